@@ -1,4 +1,4 @@
-"""How much a batch of messages holds, the values of an attribute in it, and what of it is a redelivery."""
+"""The size of a batch of messages, the values of an attribute in it, and its redeliveries."""
 
 import datetime
 
@@ -27,7 +27,7 @@ def messages(*contents: tuple[bytes | None, dict[str, str] | None]) -> pa.Record
 
 
 def test_size_is_what_was_published():
-    """Payloads, names and values of attributes, each byte once, of a batch or of a part of one."""
+    """The size counts payloads, attribute names and attribute values, each byte once, in a batch or a part of one."""
     all_of_it = messages((b"four", {"k": "v"}), (None, None), (b"", {}), (b"abc", {"key": "", "other": "value"}))
 
     assert [6, 0, 0, 16] == [size(all_of_it.slice(row, 1)) for row in range(4)]
@@ -49,7 +49,7 @@ def test_size_is_what_was_published():
     ],
 )
 def test_attribute_of_each_message(attributes: list[dict[str, str] | None]):
-    """Its value, null where there is none, also in a part of a batch."""
+    """Each message has the attribute's value or null, also in a part of a batch."""
     batch = messages(*((b"", each) for each in attributes))
     expected = [each.get("k") if each else None for each in attributes]
 
@@ -59,7 +59,7 @@ def test_attribute_of_each_message(attributes: list[dict[str, str] | None]):
 
 
 def test_attribute_that_comes_twice_has_its_first_value():
-    """As protobuf's wire format lets it: one message with the entry twice, the other without."""
+    """protobuf's wire format allows an entry twice. The first value counts."""
     batch = messages((b"", {"k": "1", "a": "2"}), (b"", {}))
     maps = batch.column("attributes")
     twice = pa.MapArray.from_arrays(maps.offsets, pa.array(["k", "k"]), maps.items)
@@ -69,7 +69,7 @@ def test_attribute_that_comes_twice_has_its_first_value():
 
 
 def test_entries_behind_a_null_are_not_found():
-    """An array may have entries where it is null."""
+    """Entries that an Arrow array has behind a null are ignored."""
     batch = messages((b"", {"k": "1"}), (b"", {"k": "2"}))
     maps = batch.column("attributes")
     hidden = pa.MapArray.from_arrays(maps.offsets, maps.keys, maps.items, mask=pa.array([True, False]))
@@ -79,7 +79,7 @@ def test_entries_behind_a_null_are_not_found():
 
 
 def test_first_delivery_of_a_message_stays():
-    """Of messages with one id the first stays, over all batches and in their order."""
+    """The first of several messages with one id stays, across all batches and in their order."""
     arrived = [received([response(texts)]) for texts in ("aba", "b", "acb")]
     kept = [batch.column("data").to_pylist() for batch in first_deliveries(arrived)]
     assert [[b"a", b"b"], [], [b"c"]] == kept
@@ -87,6 +87,6 @@ def test_first_delivery_of_a_message_stays():
 
 @pytest.mark.parametrize("texts", [[], ["ab", "c"]])
 def test_without_redeliveries_nothing_is_copied(texts: list[str]):
-    """The usual case returns the batches that it was passed."""
+    """Without redeliveries the batches are returned without a copy."""
     arrived: list[Received] = [received([response(each)]) for each in texts]
     assert all(got is each.messages for got, each in zip(first_deliveries(arrived), arrived, strict=True))

@@ -46,7 +46,7 @@ def struct(**fields: pa.DataType) -> pa.StructType:
     ids=["same", "new field", "gone field", "order", "no field", "null", "nested", "list", "map", "now nullable"],
 )
 def test_fields_are_taken_by_name(before: pa.DataType, value: Any, now: pa.DataType, expected: Any):
-    """Kept fields have their values, new ones are null, gone ones are left out. Null rows stay null, in slices too."""
+    """Kept fields keep their values, new ones are null, others are left out. Null rows stay null, also in slices."""
     projected = project(pa.array([value, None, value, value], before).slice(1, 2), now)
 
     projected.validate(full=True)
@@ -65,7 +65,7 @@ def test_fields_are_taken_by_name(before: pa.DataType, value: Any, now: pa.DataT
     ],
 )
 def test_other_types_are_refused_by_the_types_alone(before: pa.DataType, now: pa.DataType, message: str):
-    """An array without rows says whether a projection exists."""
+    """An array without rows is enough to check that a projection exists."""
     with pytest.raises(IncompatibleTypeError) as caught:
         project(pa.nulls(0, before), now)
     assert message == str(caught.value)
@@ -93,7 +93,7 @@ def _values(type_: pa.DataType) -> st.SearchStrategy[Any]:
 
 
 def _with_field(type_: pa.DataType) -> pa.DataType:
-    """The type with a field more in each struct."""
+    """Return the type with one more field in each struct."""
     if pa.types.is_struct(type_):
         return pa.struct([pa.field("new", TEXT), *((field.name, _with_field(field.type)) for field in type_)])
     if pa.types.is_map(type_):
@@ -105,7 +105,7 @@ def _with_field(type_: pa.DataType) -> pa.DataType:
 
 @given(st.data())
 def test_a_field_more_and_back_changes_nothing(data: st.DataObject):
-    """Law: fields that are added to each struct and left out again leave the values as they were."""
+    """Fields that are added to each struct and left out again do not change the values."""
     type_ = data.draw(_TYPES)
     values = pa.array(data.draw(st.lists(_values(type_), max_size=4)), type_)
 

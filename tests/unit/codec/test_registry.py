@@ -1,4 +1,4 @@
-"""The decoder of a task: which revision decodes which message, what is fetched, and what is said when it cannot be."""
+"""The decoder of a task: the revision of each message, the fetched revisions, and the reason for each failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _numbers = itertools.count()
 
 
 def revision(*types: str, name: str | None = None, id_: str = "aaaaaaaa") -> SchemaRevision:
-    """A revision of a schema of its own, so that no test finds what another has fetched."""
+    """Return a revision of a schema of its own, so that no test finds a revision that another test has fetched."""
     fields = [{"name": f"f{place}", "type": type_, "default": 0} for place, type_ in enumerate(types)]
     name = name or f"projects/p/schemas/s{next(_numbers)}"
     return SchemaRevision(name, id_, "AVRO", json.dumps({"type": "record", "name": "R", "fields": fields}))
@@ -36,7 +36,7 @@ def messages(*values: bytes) -> pa.BinaryArray:
 
 
 def test_messages_without_attributes_are_read_with_the_topics_encoding_and_revision():
-    """No attributes: nothing is fetched, and the reader's revision is named as the writer's."""
+    """Without attributes nothing is fetched, and the reader's revision is named as the writer's."""
     schema = TopicSchema("JSON", revision("int"))
 
     decoded = Decoder(schema, no_fetch).decode(messages(b'{"f0":5}'), texts(None), texts(None))
@@ -47,7 +47,7 @@ def test_messages_without_attributes_are_read_with_the_topics_encoding_and_revis
 
 
 def test_messages_keep_their_order_whatever_their_revision_and_encoding():
-    """Revisions and encodings mixed: each message is read as it says, in its place."""
+    """With mixed revisions and encodings, each message is read by its attributes and keeps its place."""
     new = revision("long", "long", id_="bbbbbbbb")
     old = revision("int", name=new.name, id_="aaaaaaaa")
     decoder = Decoder(TopicSchema("BINARY", new), lambda _: old)
@@ -79,7 +79,7 @@ def test_revision_is_fetched_once_per_task():
 
 
 def test_message_of_the_schema_that_the_topic_had_before_is_read_with_it():
-    """The topic was given another schema: what is left of the old one names it, and resolves to the new."""
+    """After a change of the topic's schema, remaining messages name the old schema and resolve to the new one."""
     new, old = revision("long", "long"), revision("int")
     fetched = []
 
@@ -96,7 +96,7 @@ def test_message_of_the_schema_that_the_topic_had_before_is_read_with_it():
 
 
 def test_revision_that_is_gone_is_the_reason_of_its_messages_alone():
-    """A deleted revision: its messages say so, in the words of the backend; it is asked for once per task."""
+    """Messages of a deleted revision have the backend's error as reason. The revision is fetched once per task."""
     new = revision("int", id_="bbbbbbbb")
     asked = []
 
@@ -115,7 +115,7 @@ def test_revision_that_is_gone_is_the_reason_of_its_messages_alone():
 
 
 def test_encoding_that_does_not_exist_is_the_reason_of_its_message():
-    """The attribute is text that anyone may have set on a topic that had no schema then."""
+    """The attribute is arbitrary text. Any publisher may have set it while the topic had no schema."""
     decoder = Decoder(TopicSchema("BINARY", revision("int")), no_fetch)
 
     decoded = decoder.decode(messages(b"\x02"), texts(None), texts("XML"))
@@ -123,7 +123,7 @@ def test_encoding_that_does_not_exist_is_the_reason_of_its_message():
 
 
 def test_revision_of_the_other_schema_type_is_the_reason_of_its_message():
-    """A topic's schema was replaced by one of another kind."""
+    """A message of a schema type that the topic had before has that as its reason."""
     new = revision("int", id_="bbbbbbbb")
     old = SchemaRevision(new.name, "aaaaaaaa", "PROTOCOL_BUFFER", 'syntax = "proto3"; message M {}')
     decoder = Decoder(TopicSchema("BINARY", new), lambda _: old)
@@ -150,7 +150,7 @@ def test_message_without_data_is_read_as_no_bytes():
 
 
 def test_schema_that_spark_cannot_hold_is_refused_by_name():
-    """The sentence names the revision and the field."""
+    """The error message names the revision and the field."""
     node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
     schema = TopicSchema("BINARY", SchemaRevision("projects/p/schemas/s", "aaaaaaaa", "AVRO", json.dumps(node)))
 
@@ -159,7 +159,7 @@ def test_schema_that_spark_cannot_hold_is_refused_by_name():
 
 
 def test_text_that_is_no_schema_is_refused_by_name():
-    """The service would not have taken it; a `schema` option may name anything."""
+    """The service would refuse the text, but a `schema` option may name anything."""
     schema = TopicSchema("BINARY", SchemaRevision("projects/p/schemas/s", "aaaaaaaa", "AVRO", "{"))
 
     with pytest.raises(SchemaError, match=r"^The schema `projects/p/schemas/s@aaaaaaaa` cannot be parsed: .* not JSON"):
@@ -167,7 +167,7 @@ def test_text_that_is_no_schema_is_refused_by_name():
 
 
 def test_task_without_the_compiler_fails(monkeypatch: pytest.MonkeyPatch):
-    """Without the extra `protoc` a message of a new revision is no malformed message: the task fails, and says why."""
+    """Without the extra `protoc` a message of a new revision is not malformed. The task fails and names the extra."""
     name = f"projects/p/schemas/s{next(_numbers)}"
     texts_of_revisions = [f"message M{next(_numbers)} {{ optional int32 a = 1; }}" for _ in range(2)]
     new, old = (
@@ -201,7 +201,7 @@ def test_encoder_writes_what_the_decoder_reads(encoding):
 
 
 def test_encoder_that_does_not_fit_names_the_schema():
-    """Which schema, which column, which types."""
+    """The error names the schema, the column and the types."""
     schema = TopicSchema("BINARY", revision("int"))
 
     with pytest.raises(SchemaError, match=f"do not fit the schema `{schema.reader}`: Column `f0` is `string`"):

@@ -1,4 +1,4 @@
-"""Rows to Avro: what fits, what is filled in, and what is refused with which sentence."""
+"""Rows to Avro: values that fit, values that are filled in, and the error message of each refusal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pubsub_spark.schema import avro
 
 
 def definition(*fields: Any) -> avro.AvroDefinition:
-    """A record of `(name, type)` or `(name, type, default)`."""
+    """Return the definition of a record of `(name, type)` or `(name, type, default)`."""
     declared = [
         {"name": field[0], "type": field[1], **({"default": field[2]} if len(field) > 2 else {})} for field in fields
     ]
@@ -38,7 +38,7 @@ def read(schema: avro.AvroDefinition, messages: list[bytes]) -> list[Any]:
 
 
 def test_columns_are_found_by_name_in_any_order():
-    """The DataFrame's order does not matter, nor, when the name is unique, its case."""
+    """The DataFrame's column order does not matter. If the name is unique, its case does not matter either."""
     schema = definition(("id", "long"), ("Name", "string"))
 
     array = rows([{"NAME": "x", "id": 5}], pa.field("NAME", pa.string()), pa.field("id", pa.int64()))
@@ -46,7 +46,7 @@ def test_columns_are_found_by_name_in_any_order():
 
 
 def test_a_column_is_of_one_field_alone():
-    """Of fields that differ only in case, a column is that of its own spelling; with another spelling it is of none."""
+    """Of fields that differ only in case, a column matches only its own spelling. Any other spelling matches none."""
     schema = definition(("id", ["null", "string"], None), ("ID", ["null", "string"], None))
 
     array = rows([{"ID": "x"}], pa.field("ID", pa.string()))
@@ -56,7 +56,7 @@ def test_a_column_is_of_one_field_alone():
 
 
 def test_missing_column_takes_its_default_or_null():
-    """A default is written, an optional field without one is null."""
+    """A missing column takes its default. An optional field without a default is null."""
     schema = definition(
         ("a", "int"), ("b", "string", "none"), ("c", ["null", "long"]), ("d", {"type": "array", "items": "int"}, [1])
     )
@@ -67,7 +67,7 @@ def test_missing_column_takes_its_default_or_null():
 
 
 def test_narrower_columns_are_widened():
-    """Nothing is lost from smallint to long, from float to double, from one decimal to a larger one."""
+    """Widening loses nothing: smallint to long, float to double, one decimal to a larger one."""
     price = {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 4}
     schema = definition(("a", "long"), ("b", "double"), ("c", price), ("d", "int"))
     fields = (
@@ -82,7 +82,7 @@ def test_narrower_columns_are_widened():
 
 
 def test_timestamps_of_any_session_zone_keep_their_instant():
-    """Spark hands over timestamps in the session's zone; milliseconds are rounded down."""
+    """Timestamps arrive in the session's time zone. Milliseconds are rounded down."""
     schema = definition(
         ("micros", {"type": "long", "logicalType": "timestamp-micros"}),
         ("millis", {"type": "long", "logicalType": "timestamp-millis"}),
@@ -130,7 +130,7 @@ def test_timestamps_of_any_session_zone_keep_their_instant():
     ],
 )
 def test_column_that_does_not_fit_is_refused_at_once(found, declared, sentence):
-    """A column that does not fit is refused before any row: the path, the type found and the type expected."""
+    """A column that does not fit is refused before any row, with its path, its type and the expected type."""
     with pytest.raises(SchemaError) as refused:
         encoder(definition(("a", declared)), "BINARY", pa.struct([pa.field("a", found)]), False)
 
@@ -138,7 +138,7 @@ def test_column_that_does_not_fit_is_refused_at_once(found, declared, sentence):
 
 
 def test_missing_column_without_a_default_is_refused():
-    """The sentence names the column and what it should be."""
+    """The error message names the column and its expected type."""
     with pytest.raises(SchemaError, match=r"Column `b\.c` is missing: the schema wants `int`"):
         encoder(
             definition(("b", {"type": "record", "name": "B", "fields": [{"name": "c", "type": "int"}]})),
@@ -149,7 +149,7 @@ def test_missing_column_without_a_default_is_refused():
 
 
 def test_missing_column_with_a_default_that_spark_cannot_hold_is_refused():
-    """The sentence names the column, the default, and what to do."""
+    """The error message names the column, the default and the remedy."""
     price = {"type": "bytes", "logicalType": "decimal", "precision": 9}
 
     with pytest.raises(SchemaError) as refused:
@@ -161,7 +161,7 @@ def test_missing_column_with_a_default_that_spark_cannot_hold_is_refused():
 
 
 def test_all_columns_that_do_not_fit_are_told_at_once():
-    """One error names the extra columns, those of a wrong type and those that are missing, also within a struct."""
+    """One error names the extra columns, those of a wrong type and the missing ones, also within a struct."""
     inner = {"type": "record", "name": "B", "fields": [{"name": "c", "type": "int"}, {"name": "d", "type": "int"}]}
     found = pa.struct([("a", pa.string()), ("b", pa.struct([("c", pa.string())])), ("x", pa.int32())])
 
@@ -176,7 +176,7 @@ def test_all_columns_that_do_not_fit_are_told_at_once():
 
 
 def test_extra_columns_are_refused_by_their_paths_or_ignored():
-    """One error names all extra columns, those of each level together; with ignoreExtraColumns they are left out."""
+    """One error names all extra columns, grouped by level. With ignoreExtraColumns they are left out."""
     inner = {"type": "record", "name": "B", "fields": [{"name": "c", "type": "int"}]}
     schema = definition(("a", "int"), ("b", ["null", inner]))
     inside = pa.struct([pa.field("c", pa.int32()), pa.field("x", pa.int32())])
@@ -220,13 +220,13 @@ MEMBERS = pa.struct(
     ],
 )
 def test_extra_column_inside_a_member_of_a_union_is_refused(declared, type_, path):
-    """Nothing is dropped without a word, wherever the union is."""
+    """Nothing is dropped silently, wherever the union is."""
     with pytest.raises(SchemaError, match=rf"no field for `{re.escape(path)}`: drop it"):
         encoder(avro.parse(json.dumps(declared)), "BINARY", type_, False)
 
 
 def test_first_null_in_a_required_field_names_row_and_column():
-    """A nullable column may go into a field that is not; a null in it is an error of that row."""
+    """A nullable column may be written to a required field. A null in it is an error of that row."""
     schema = definition(
         ("a", {"type": "array", "items": {"type": "record", "name": "B", "fields": [{"name": "c", "type": "int"}]}})
     )
@@ -239,7 +239,7 @@ def test_first_null_in_a_required_field_names_row_and_column():
 
 
 def test_null_inside_a_null_struct_is_no_error():
-    """The contents of a null struct are not looked at, whatever lies in Arrow's memory there."""
+    """The contents of a null struct are ignored, whatever lies in Arrow's memory there."""
     inner = {
         "type": "record",
         "name": "B",
@@ -280,7 +280,7 @@ def test_value_that_does_not_fit_names_row_and_column(declared, type_, bad, sent
 
 @pytest.mark.parametrize(("members", "number"), [((1, "x"), 2), ((None, None), 0)])
 def test_union_of_several_types_takes_exactly_one_member(members, number):
-    """Two members, or none where null is not a branch, are an error of the row."""
+    """Two members are an error of the row. So are no members if null is not a branch."""
     struct = pa.struct([pa.field("member0", pa.int32()), pa.field("member1", pa.string())])
     good, bad = {"member0": 1, "member1": None}, {"member0": members[0], "member1": members[1]}
 
@@ -299,7 +299,7 @@ def test_union_with_null_takes_no_member_as_null():
 
 
 def test_column_of_nothing_but_null_fits_an_optional_field():
-    """Spark's void column, as `lit(None)` makes it."""
+    """Spark's void column, as `lit(None)` makes it, fits an optional field."""
     schema = definition(("a", ["null", "string"]))
 
     assert [{"a": None}] == read(schema, encode(schema, rows([{"a": None}], pa.field("a", pa.null()))))

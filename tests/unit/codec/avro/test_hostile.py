@@ -1,4 +1,4 @@
-"""Payloads made to hurt: each is refused in a sentence, soon, in little memory, and its neighbours are read.
+"""Hostile payloads: each is refused with an error message, soon and in little memory, and its neighbours are read.
 
 Every payload is decoded among few messages and among many.
 """
@@ -22,7 +22,7 @@ from pubsub_spark.schema.definition import InvalidMessage
 
 
 def zigzag(number: int) -> bytes:
-    """An Avro long."""
+    """Return an Avro long."""
     rest = number * 2 if number >= 0 else -number * 2 - 1
     out = bytearray()
     while rest > 127:
@@ -180,7 +180,7 @@ PAYLOADS: dict[str, tuple[Any, bytes, bytes, str]] = {
 @pytest.mark.parametrize("count", [2, MIN_VECTORISED_ROWS + 6, 5000], ids=["few", "many", "thousands"])
 @pytest.mark.parametrize("situation", PAYLOADS)
 def test_bad_payload_is_refused_and_its_neighbours_are_read(situation, count):
-    """First, last and in between: the bad ones have the reason and no value, all others a value and no reason."""
+    """First, last and in between: bad payloads have the reason and no value, all others a value and no reason."""
     declared, good, bad, reason = PAYLOADS[situation]
     definition = avro.parse(json.dumps(declared))
     decode = decoder(definition, definition, "BINARY")
@@ -199,7 +199,7 @@ def test_bad_payload_is_refused_and_its_neighbours_are_read(situation, count):
 
 @pytest.mark.parametrize("situation", PAYLOADS)
 def test_validate_refuses_what_no_message_can_be(situation):
-    """Publish refuses the same bytes with the same sentence; a value that only Spark cannot hold it takes."""
+    """Publish refuses the same bytes with the same error message. It accepts a value that only Spark cannot hold."""
     declared, good, bad, reason = PAYLOADS[situation]
     definition = avro.parse(json.dumps(declared))
 
@@ -217,7 +217,7 @@ def test_validate_refuses_what_no_message_can_be(situation):
     "declared", [of(ARRAY), of(MAP), of(NULLS), of("string"), of({"type": "array", "items": ARRAY})]
 )
 def test_hostile_lengths_take_no_memory(declared, count):
-    """Counts and lengths of 2^60 in ten kilobytes: memory stays in proportion to the bytes that came."""
+    """With counts and lengths of 2^60 in ten kilobytes, memory stays in proportion to the received bytes."""
     definition = avro.parse(json.dumps(declared))
     decode = decoder(definition, definition, "BINARY")
     data = pa.array([zigzag(2**60) + b"\x02" * 10_000] * count, pa.binary())
@@ -235,7 +235,7 @@ def test_hostile_lengths_take_no_memory(declared, count):
 
 @pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
 def test_depth_ends_in_a_sentence(encoding):
-    """A list nested a hundred thousand deep is refused, not a crash."""
+    """A list nested a hundred thousand deep is refused instead of crashing."""
     node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
     definition = avro.parse(json.dumps(node))
     deep = {"BINARY": b"\x02" * 100_000 + b"\x00", "JSON": b'{"next":{"Node":' * 100_000}[encoding]
@@ -245,7 +245,7 @@ def test_depth_ends_in_a_sentence(encoding):
 
 
 def test_one_long_array_does_not_hold_up_the_batch():
-    """A message with 200,000 items among short ones goes its own way: the batch is done in about its time alone."""
+    """A message with 200,000 items among short ones is decoded apart. The batch takes about its time alone."""
     definition = avro.parse(json.dumps(of(ARRAY)))
     decode = decoder(definition, definition, "BINARY")
     long = zigzag(200_000) + b"\x02" * 200_000 + b"\x00"
@@ -265,7 +265,7 @@ def _seconds(run: Any) -> float:
 
 
 def test_large_messages_are_decoded_some_at_a_time():
-    """Forty megabytes in 40 messages are decoded in batches of bytes, not of messages, and all of it arrives."""
+    """Forty megabytes in 40 messages are decoded in batches of bytes instead of messages, and all of it arrives."""
     data = pa.array([zigzag(2**20) + bytes([97 + number % 26]) * 2**20 for number in range(40)], pa.binary())
     definition = avro.parse(json.dumps(of("string")))
 
@@ -316,7 +316,7 @@ TEXTS: dict[str, tuple[Any, bytes, str]] = {
 
 @pytest.mark.parametrize("situation", TEXTS)
 def test_bad_json_is_refused_with_its_path(situation):
-    """JSON text that is not a message: one sentence, with the field."""
+    """JSON text that is not a message is refused with an error message that names the field."""
     declared, text, reason = TEXTS[situation]
     definition = avro.parse(json.dumps(declared))
 
@@ -330,7 +330,7 @@ def test_bad_json_is_refused_with_its_path(situation):
 
 @pytest.mark.parametrize("type_", ["float", "double"])
 def test_number_beyond_all_floats_is_infinite(type_):
-    """An integer of 309 digits or more, with a point or without, is read as infinity: Python has no such float."""
+    """An integer of 309 digits or more, with or without a point, is infinity, because Python has no such float."""
     definition = avro.parse(json.dumps(of(type_, type_)))
     digits = b"9" * 400
 
@@ -341,7 +341,7 @@ def test_number_beyond_all_floats_is_infinite(type_):
 
 @pytest.mark.parametrize("count", [1, MIN_VECTORISED_ROWS + 6], ids=["one", "many"])
 def test_reason_has_the_whole_path(count):
-    """A value that the columns have no place for: its item and its key are named, in arrays long and short."""
+    """The path of a value that does not fit its column includes item and key, in long and short arrays."""
     inner = {"type": "map", "values": {"type": "array", "items": DECIMAL}}
     definition = avro.parse(json.dumps(of({"type": "array", "items": inner})))
     decode = decoder(definition, definition, "BINARY")
@@ -357,7 +357,9 @@ def test_reason_has_the_whole_path(count):
 
 @pytest.mark.parametrize("count", [1, MIN_VECTORISED_ROWS + 6], ids=["one", "many"])
 def test_of_two_entries_with_one_key_the_last_counts(count):
-    """As in Java: even if the first is a value that the column has no place for, and an error if the last is."""
+    """As in Java, the last value counts, even if the first does not fit the column. It is an error if the last does not
+    fit.
+    """
     definition = avro.parse(json.dumps(of({"type": "map", "values": DECIMAL})))
     decode = decoder(definition, definition, "BINARY")
     good, bad = b"\x02k\x02\x01", b"\x02k\x06\x01\x86\xa0"
@@ -383,7 +385,7 @@ def test_a_decimal_has_no_more_digits_than_its_type(precision):
 
 
 def test_decimal_may_go_on_with_its_sign():
-    """Twenty bytes for a number of one: the specification sets no limit."""
+    """A number of one byte may take twenty bytes, because the specification sets no limit."""
     definition = avro.parse(json.dumps(of(DECIMAL)))
     data = [zigzag(20) + bytes(19) + b"\x07", zigzag(20) + b"\xff" * 19 + b"\xf9", zigzag(20) + b"\x01" + bytes(19)]
 
@@ -393,7 +395,7 @@ def test_decimal_may_go_on_with_its_sign():
 
 
 def test_hidden_encodings_are_read():
-    """Valid encodings that are rare are read: overlong varints, blocks with a size, several blocks, floats by name."""
+    """Valid but rare encodings are read: overlong varints, blocks with a size, several blocks, floats by name."""
     definition = avro.parse(json.dumps(of(ARRAY, "double")))
     decode = decoder(definition, definition, "BINARY")
     unusual = b"\x82\x00\x02" + b"\x03\x04\x04\x06" + b"\x00" + bytes(8)

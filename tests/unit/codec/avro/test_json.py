@@ -1,4 +1,4 @@
-"""JSON messages read and written many at a time: as each of them is alone."""
+"""JSON messages that are read and written many at a time, with the same result as one at a time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COMMON: dict[str, Any] = {
     "t": 1_700_000_000_123,
 }
 NULLS: dict[str, Any] = {**COMMON, "f": None, "s": None, "e": None, "a": [], "m": {}}
-# situation: what a message has in place of the common form; some are right, some are not
+# situation: the replacement for the common form in a message, some right, some wrong
 UNCOMMON: dict[str, dict[str, Any] | bytes] = {
     "NaN as text": {"d": "NaN"},
     "beyond a float": {"f": {"float": 1e300}},
@@ -79,7 +79,7 @@ def text(replaced: dict[str, Any] | bytes) -> bytes:
 
 
 def test_messages_in_the_common_form_are_read_at_once(monkeypatch):
-    """None of them goes through fastavro, and one among them that is malformed changes nothing for the others."""
+    """None of the messages goes through fastavro. A malformed one among them does not change the others."""
     definition = avro.parse(json.dumps(SCHEMA))
     written: list[Any] = []
     write = definition.datum.write
@@ -100,7 +100,7 @@ def test_messages_in_the_common_form_are_read_at_once(monkeypatch):
 
 @pytest.mark.parametrize("situation", UNCOMMON)
 def test_an_uncommon_message_is_read_as_if_it_were_alone(situation):
-    """A message in another form than the common one, right or wrong, among those that have it."""
+    """A message in an uncommon form, right or wrong, is read the same among common ones as alone."""
     definition = avro.parse(json.dumps(SCHEMA))
     decode = decoder(definition, definition, "JSON")
     common, uncommon = json.dumps(COMMON).encode(), text(UNCOMMON[situation])
@@ -134,7 +134,7 @@ def test_many_messages_are_written_as_one_is():
     ],
 )
 def test_what_columns_cannot_tell_is_read_one_by_one(type_, message):
-    """A union of two widths of a number is one column, which would not say what its branch was."""
+    """A union of two widths of a number is one column, so the column does not identify the branch."""
     declared = {"type": "record", "name": "R", "fields": [{"name": "v", "type": type_}]}
     definition = avro.parse(json.dumps(declared))
     decode = decoder(definition, definition, "JSON")
@@ -148,7 +148,7 @@ def test_what_columns_cannot_tell_is_read_one_by_one(type_, message):
 @pytest.mark.parametrize("rows", [1, 100])
 @pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
 def test_names_of_any_script_are_read_and_written(rows, encoding):
-    """Fields, symbols and types of names that only Java's Avro accepts."""
+    """Fields, symbols and types may have names that only Java's Avro accepts."""
     enum = {"type": "enum", "name": "É", "symbols": ["ä", "日本"]}
     inner = {"type": "record", "name": "I", "namespace": '.x"', "fields": [{"name": "é", "type": "a-b.$c.É"}]}
     fixed = {"type": "fixed", "name": "F", "namespace": None, "size": 1}

@@ -1,4 +1,4 @@
-"""What every legal schema may have: in decode, encode and validation, as fastavro says it is."""
+"""The features of legal schemas in decode, encode and validation, with fastavro as the reference."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _written(schema: Any, datum: Any) -> bytes:
 @pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
 @pytest.mark.parametrize("situation", FIELDS)
 def test_a_message_is_validated_read_and_written(situation, encoding: Encoding):
-    """Alone and among many; the bytes of a row are fastavro's."""
+    """A message is read alone and among many. The bytes of a row are fastavro's."""
     type_, datum, shown, expected = FIELDS[situation]
     schema = record("R", field("a", type_))
     definition = avro.parse(json.dumps(schema))
@@ -91,7 +91,7 @@ def test_a_message_is_validated_read_and_written(situation, encoding: Encoding):
 
 @pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
 def test_record_that_contains_itself_is_validated(encoding: Encoding):
-    """Directly and by lists, maps and other records; messages are bounded by their depth alone."""
+    """A record may contain itself directly or through lists, maps and other records. Only depth limits its messages."""
     leaf_of = record("N", field("back", ["null", "R"]))
     fields = [("next", ["null", "R"]), ("many", {"type": "array", "items": "R"}), ("n", ["null", leaf_of])]
     schema = record("R", *(field(name, type_) for name, type_ in fields), field("by", {"type": "map", "values": "R"}))
@@ -130,7 +130,9 @@ _NEW = record(
 
 
 def test_names_of_a_revision_are_found_by_aliases():
-    """Of records, enums and fields, in each other; a field that is new has its default, also of an aliased type."""
+    """Aliases of records, enums and fields apply, also nested. A new field has its default, also if its type is
+    aliased.
+    """
     old, new = avro.parse(json.dumps(_OLD)), avro.parse(json.dumps(_NEW))
     message = _written(_OLD, {"was": 7, "kind": "A", "inner": {"x": 3}})
     expected: dict[str, Any] = {

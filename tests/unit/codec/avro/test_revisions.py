@@ -1,4 +1,4 @@
-"""Messages of one revision read with another: a table, which fastavro confirms where the specification has the rule."""
+"""Messages of one revision read with another: a table, confirmed by fastavro where the specification has the rule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MANY = MIN_VECTORISED_ROWS + 6
 
 
 def record(*fields: Any, name: str = "R", **more: Any) -> dict[str, Any]:
-    """A record of `(name, type)` or `(name, type, attributes)`."""
+    """Return a record of `(name, type)` or `(name, type, attributes)`."""
     declared = [{"name": field[0], "type": field[1], **(field[2] if len(field) > 2 else {})} for field in fields]
     return {"type": "record", "name": name, "fields": declared, **more}
 
@@ -192,7 +192,7 @@ NOT_FASTAVROS = {
 
 @pytest.mark.parametrize("situation", sorted(PAIRS.keys() - NOT_FASTAVROS))
 def test_fastavro_reads_the_same(situation):
-    """The table's expectations are the specification's: fastavro has them too."""
+    """The table's expectations are those of the specification. fastavro has the same results."""
     writer, reader, written, expected = PAIRS[situation]
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(writer), written)
@@ -246,7 +246,7 @@ PARTLY: dict[str, tuple[Any, Any, Any, Any, str]] = {
 
 @pytest.mark.parametrize("situation", PARTLY)
 def test_only_the_message_without_a_rule_fails(situation):
-    """One value in many for which there is no rule: its message is an error, its neighbours are read."""
+    """Only the message with a value that has no rule is an error. Its neighbours are read."""
     writer, reader, good, bad, reason = PARTLY[situation]
 
     found, errors = read(writer, reader, [good] * 10 + [bad] + [good] * MANY)
@@ -327,7 +327,7 @@ NEVER: dict[str, tuple[Any, Any, bytes, str]] = {
 
 @pytest.mark.parametrize("situation", NEVER)
 def test_every_message_of_an_unreadable_revision_says_why(situation):
-    """A pair without a rule: no message is read, each with the reason; nothing is raised."""
+    """For a pair without a rule no message is read. Each has the reason, and nothing is raised."""
     writer, reader, message, reason = NEVER[situation]
     decode = decoder(avro.parse(json.dumps(writer)), avro.parse(json.dumps(reader)), "BINARY")
 
@@ -351,7 +351,7 @@ def test_every_message_of_an_unreadable_revision_says_why(situation):
     ],
 )
 def test_timestamp_keeps_its_instant_in_another_unit(kind, written, wanted, number, expected, count):
-    """The same instant, in the column's microseconds (or nanoseconds), not a thousandth of it."""
+    """The instant stays the same in the column's microseconds (or nanoseconds). It is not a thousandth of it."""
     writer = record(("a", logical("long", f"{kind}-{written}")))
     reader = record(("a", logical("long", f"{kind}-{wanted}")))
     data = pa.array([avro_long(number)] * count, pa.binary())
@@ -370,7 +370,7 @@ def avro_long(number: int) -> bytes:
 
 @pytest.mark.parametrize("count", [1, MANY], ids=["one", "many"])
 def test_two_fields_with_one_alias_are_read_from_one(count):
-    """A reader that has the old field and another by its alias gets the value twice."""
+    """A reader that has the old field, and another one by its alias, gets the value twice."""
     writer = record(("a", "int"))
     reader = record(("a", "int"), ("b", "long", {"aliases": ["a"]}))
 
@@ -378,7 +378,7 @@ def test_two_fields_with_one_alias_are_read_from_one(count):
 
 
 def test_field_that_only_the_writer_has_may_be_what_spark_cannot_hold():
-    """A recursive field that the reader has removed is read past."""
+    """A recursive field that the reader has removed is skipped."""
     node = record(("next", ["null", "Node"]), name="Node")
     writer, reader = record(("list", node), ("a", "int")), record(("a", "int"))
 

@@ -1,4 +1,4 @@
-"""Schemas whose root is no record: a struct all the same, both ways, in either encoding."""
+"""Schemas whose root is not a record: a struct all the same, in both directions and either encoding."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ROOTS: dict[str, tuple[Any, list[bytes], list[bytes], list[Any]]] = {
 @pytest.mark.parametrize("count", [1, MIN_VECTORISED_ROWS], ids=["few", "many"])
 @pytest.mark.parametrize("situation", ROOTS)
 def test_root_is_read_as_a_struct(situation, count):
-    """A root that is no struct is its field `value`; a record that is optional may be null without being an error."""
+    """A root that is not a struct is its field `value`. An optional record may be null without an error."""
     declared, binary, text, expected = ROOTS[situation]
     definition = avro.parse(json.dumps(declared))
 
@@ -57,7 +57,7 @@ def test_root_is_read_as_a_struct(situation, count):
 @pytest.mark.parametrize("count", [1, MIN_VECTORISED_ROWS], ids=["few", "many"])
 @pytest.mark.parametrize("situation", ROOTS)
 def test_bad_message_is_told_from_null(situation, count):
-    """A message that cannot be read is null with a reason, also where null may be a value."""
+    """A message that cannot be read is null with a reason, even if null is a valid value."""
     declared, binary, _, expected = ROOTS[situation]
     definition = avro.parse(json.dumps(declared))
 
@@ -69,7 +69,7 @@ def test_bad_message_is_told_from_null(situation, count):
 
 @pytest.mark.parametrize("situation", sorted(ROOTS.keys() - {"optional record"}))
 def test_struct_is_written_as_the_root(situation):
-    """The same column back: the same messages."""
+    """Writing the column that was read returns the same messages."""
     declared, binary, text, expected = ROOTS[situation]
     definition = avro.parse(json.dumps(declared))
     type_ = decoder(definition, definition, "BINARY")(pa.array([], pa.binary()))[0].type
@@ -80,7 +80,7 @@ def test_struct_is_written_as_the_root(situation):
 
 
 def test_optional_record_is_written_from_its_columns():
-    """A DataFrame's row is never null: the columns are the record."""
+    """A DataFrame's row is never null, so the columns are the record."""
     definition = avro.parse(json.dumps(["null", RECORD]))
     rows = pa.array([{"a": 1}], pa.struct([pa.field("a", pa.int32())]))
 

@@ -1,4 +1,4 @@
-"""The type table of docs/types.md, row by row, and what Spark has no type for."""
+"""The type table of docs/types.md, row by row, and types that Spark does not have."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_table_is_read():
 
 @pytest.mark.parametrize(("avro", "spark"), ROWS)
 def test_type_is_as_documented(avro, spark):
-    """Each row of the tables: this schema, that column."""
+    """Each schema in the tables has the documented column type."""
     assert spark == spark_type(column_of(parser.parse(avro)).type).simpleString()
 
 
@@ -62,12 +62,12 @@ def test_arrow_type_is_the_one_spark_makes(avro, spark):
     ],
 )
 def test_only_null_makes_a_column_nullable(declared, nullable):
-    """A union with null is nullable, whatever else is in it."""
+    """Only a union with null is nullable, whatever its other types."""
     assert nullable == column_of(node(declared)).nullable
 
 
 def test_elements_and_values_are_nullable_by_their_own_union():
-    """Nullability is kept inside of arrays and maps."""
+    """Nullability is kept inside arrays and maps."""
     of = column_of(node({"type": "array", "items": ["null", {"type": "map", "values": "int"}]})).type
 
     assert of.value_field.nullable
@@ -84,12 +84,12 @@ def test_elements_and_values_are_nullable_by_their_own_union():
     ],
 )
 def test_value_is_always_a_struct(declared, expected):
-    """A root that is no struct is wrapped."""
+    """A root that is not a struct is wrapped."""
     assert expected == struct_type(value_type(node(declared))).simpleString()
 
 
 def test_recursion_is_refused_with_its_path():
-    """A list of lists without end is refused with its path: Spark has no type for it."""
+    """A list of lists without end is refused with its path, because Spark has no type for it."""
     inner = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
     tree = {"type": "record", "name": "Root", "fields": [{"name": "heads", "type": {"type": "array", "items": inner}}]}
 
@@ -98,7 +98,7 @@ def test_recursion_is_refused_with_its_path():
 
 
 def test_decimal_of_39_digits_is_refused_with_its_path():
-    """A decimal of 39 digits is refused with its path: Spark's end at 38."""
+    """A decimal of 39 digits is refused with its path, because Spark's end at 38."""
     price = {"type": "bytes", "logicalType": "decimal", "precision": 39}
 
     with pytest.raises(SchemaError, match="Field `price` is a decimal of 39 digits"):
@@ -106,7 +106,7 @@ def test_decimal_of_39_digits_is_refused_with_its_path():
 
 
 def test_a_schema_that_multiplies_is_refused():
-    """Fifteen records that each use the next twice stand for 65,000 columns: refused, not expanded."""
+    """Fifteen records that each use the next twice would be 65,000 columns. They are refused without expanding."""
     declared: object = "int"
     for level in range(15):
         fields = [{"name": "a", "type": declared}, {"name": "b", "type": f"R{level - 1}" if level else "int"}]

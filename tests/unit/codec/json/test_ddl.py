@@ -19,7 +19,7 @@ from pubsub_spark.codec.spark_types import struct_type
     ],
 )
 def test_ddl_is_the_type_that_spark_makes_of_it(text: str, simple: str):
-    """Each form of a DDL has the type of Spark's own parser, comments and NOT NULL aside."""
+    """Each form of a DDL has the type of Spark's own parser, except for comments and NOT NULL."""
     if "COMMENT" in text:
         text = text.replace("it''s", "it")
 
@@ -41,7 +41,7 @@ def test_ddl_is_the_type_that_spark_makes_of_it(text: str, simple: str):
     ],
 )
 def test_text_that_is_no_ddl(text: str, sentence: str):
-    """What is wrong is said with the place."""
+    """The error message names the fault and its place."""
     with pytest.raises(ValueError) as refused:
         ddl.parse(text)
 
@@ -49,5 +49,5 @@ def test_text_that_is_no_ddl(text: str, sentence: str):
 
 
 def test_elements_are_named_as_spark_names_them():
-    """Spark compares the Arrow types of rows exactly, the names of elements among them."""
+    """Elements have Spark's names, because Spark compares the Arrow types of rows exactly, including these names."""
     assert pa.list_(pa.field("element", pa.int32())) == ddl.parse("a ARRAY<INT>").field("a").type

@@ -11,7 +11,7 @@ from pubsub_spark.codec.spark_types import struct_type
 
 
 def test_json_of_spark():
-    """The JSON of a Spark schema is the same schema, when every field may be null."""
+    """The JSON of a Spark schema is the same schema, if every field may be null."""
     schema = spark.StructType(
         [
             spark.StructField("a", spark.IntegerType()),
@@ -55,6 +55,6 @@ def test_json_schema():
     ],
 )
 def test_schema_that_is_no_columns(schema: Any, sentence: str):
-    """What no column can say is named."""
+    """The error names the part that has no column type."""
     with pytest.raises(ValueError, match=sentence.replace("$", r"\$")):
         json_schema.parse(schema)

@@ -1,4 +1,4 @@
-"""JSON payloads to values, and the reason of each that has none."""
+"""JSON payloads as values, and the reason for each payload without a value."""
 
 import datetime
 import pickle
@@ -24,7 +24,7 @@ def decode(payload: bytes) -> tuple[dict[str, object] | None, str | None]:
 
 
 def test_values_of_every_type():
-    """Each type has its value; what is missing is null, what the columns lack is left out."""
+    """Each type has its value. Missing fields are null, and fields without a column are left out."""
     value, error = decode(
         b'{"s": "\xc3\xa9", "i": -1, "l": 9e3, "d": 1, "m": 1.005, "b": true, "x": "AAE=", "day": "2026-01-31", '
         b'"at": "2026-01-31T12:00:00+02:00", "many": [{"a": 1}, null], "map": {"k": 1}, "more": {}}'
@@ -83,7 +83,7 @@ def test_payload_that_does_not_fit(payload: bytes, reason: str):
 
 
 def test_a_wrong_payload_leaves_the_others():
-    """One that cannot be decoded does not hide its neighbours."""
+    """A payload that cannot be decoded does not affect its neighbours."""
     values, errors = JsonSchema("i INT").decode(pa.array([b'{"i": 1}', b"x", b'{"i": 3}']))
 
     assert [{"i": 1}, None, {"i": 3}] == values.to_pylist()
@@ -92,7 +92,7 @@ def test_a_wrong_payload_leaves_the_others():
 
 @given(st.lists(st.binary() | st.from_regex(rb'\{"(s|i|m|at|map|many)": .*\}', fullmatch=True), max_size=20))
 def test_whatever_comes_has_a_value_or_a_reason(payloads: list[bytes]):
-    """For any bytes a row has a value or a reason, and never both."""
+    """For any bytes a row has either a value or a reason."""
     values, errors = SCHEMA.decode(pa.array(payloads, pa.binary()))
 
     assert len(payloads) == len(values) == len(errors)
@@ -121,7 +121,7 @@ def test_strings_survive(fields: dict[str, str | None]):
 
 
 def test_schema_that_cannot_be_used():
-    """A text that is no schema is one sentence with an example; a schema is pickled as its text."""
+    """The error for an invalid schema is one line with an example. A schema is pickled as its text."""
     with pytest.raises(SchemaError, match=r"cannot be used: `intt` is not a type .* Give a DDL such as"):
         JsonSchema("a INTT").arrow_type()
     assert pickle.loads(pickle.dumps(SCHEMA)).arrow_type() == SCHEMA.arrow_type()

@@ -26,7 +26,7 @@ def proto2(body: str) -> str:
 
 
 def read(text: str, *payloads: bytes, encoding: Encoding = "BINARY", writer: str | None = None) -> list[Any]:
-    """Rows, and the reason in the place of a row that there is none of."""
+    """Return the rows, with the reason in place of a row that could not be read."""
     value, error = codec.decoder(parse(writer or text), parse(text), encoding)(pa.array(payloads, pa.binary()))
     value.validate(full=True)
     pairs = zip(value.to_pylist(), error.to_pylist(), strict=True)
@@ -34,7 +34,7 @@ def read(text: str, *payloads: bytes, encoding: Encoding = "BINARY", writer: str
 
 
 def read_in_columns(definition: ProtobufDefinition, texts: list[bytes]) -> dict[int, bytes]:
-    """The binary form of the texts that the plan reads, by their rows."""
+    """Return the binary form of the texts that the plan reads, by their rows."""
 
     def exact(_: bytes) -> bytes:
         raise InvalidMessage("It is not in the common form")

@@ -1,4 +1,4 @@
-"""Protocol Buffers payloads as columns: types, values, presence, revisions, and payloads that are none."""
+"""Protocol Buffers payloads as columns: types, values, presence, revisions, and malformed payloads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ DOCS = Path(__file__).parents[4] / "docs" / "types.md"
 
 
 def table() -> list[tuple[str, str]]:
-    """(field, Spark's type) of every field in the table of docs/types.md; a type in words has no backticks there."""
+    """Return `(field, Spark's type)` for every field in the table of docs/types.md. A type in words has no backticks
+    there.
+    """
     section = DOCS.read_text().partition("## Protocol Buffers")[2].partition("###")[0]
     rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
     return [(field, type_.strip()) for fields, type_ in rows for field in re.findall("`([^`]*)`", fields)]
@@ -31,7 +33,7 @@ def table() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("field", "type_"), table())
 def test_types_are_those_of_the_table(field, type_):
-    """Each line of docs/types.md: the code is its translation."""
+    """Each line of docs/types.md is the code's translation."""
     definition = parse(proto3(field if " f = 1" in field else f"{field} f = 1;"))
 
     if type_ == "refused":
@@ -60,15 +62,18 @@ def test_the_table_is_all_there():
     ],
 )
 def test_a_timestamp_goes_by_its_fields(fields, type_):
-    """A message is a timestamp, as for Spark, by the name, order and types of its two fields, not their numbers."""
+    """A message is a timestamp by the name, order and types of its two fields, as in Spark. Their numbers do not
+    matter.
+    """
     [column] = struct_type(codec.value_type(parse(proto3(f"message Timestamp {{ {fields} }} Timestamp f = 1;"))))
 
     assert type_ == column.dataType.simpleString()
 
 
 def test_the_arrow_type_is_what_spark_makes_of_it():
-    """The Arrow type is the one that Spark makes of its own, names and nullability of elements, keys and values
-    included."""
+    """The Arrow type is the one that Spark derives from its own type, including names and nullability of elements, keys
+    and values.
+    """
     body = "required int32 a = 1; message N { required string x = 1; } repeated N ns = 2; map<string, N> mn = 3; "
     body += "optional google.protobuf.Timestamp at = 4; repeated google.protobuf.Duration ds = 5; required N n = 6;"
     type_ = codec.value_type(parse(proto2(body)))
@@ -105,7 +110,7 @@ def test_columns_are_in_the_order_of_the_definition():
     ],
 )
 def test_types_without_an_end_are_refused(body, sentence):
-    """Types that contain themselves are refused with the path, and so are hostile ones that end too late."""
+    """Types that contain themselves are refused with the path. So are hostile types that end too late."""
     with pytest.raises(SchemaError) as refused:
         build_column_tree(parse(proto3(body)).message)
 
@@ -113,7 +118,7 @@ def test_types_without_an_end_are_refused(body, sentence):
 
 
 def test_messages_without_fields_are_dropped():
-    """Spark has no empty struct; a message left without columns goes, too."""
+    """Spark has no empty struct. A message left without columns is also dropped."""
     text = proto3(
         "message E {} message N { E e = 1; } E e = 1; N n = 2; repeated N ns = 3; map<int32, E> m = 4; int32 i = 5;"
     )
@@ -150,7 +155,7 @@ def test_a_message_without_columns_has_rows():
     ],
 )
 def test_what_stands_for_an_absent_field(field, absent):
-    """An absent field is zero where the wire cannot tell, null where it can, empty where it is repeated."""
+    """An absent field is zero if the wire cannot tell, null if it can, and empty if it is repeated."""
     assert [{"f": absent}] == read(proto3(field), b"")
 
 
@@ -169,12 +174,12 @@ def test_what_stands_for_an_absent_field(field, absent):
     ],
 )
 def test_proto2_declares_what_stands_for_an_absent_field(field, absent):
-    """In proto2 an absent field has its declared default, else null."""
+    """In proto2 an absent field has its declared default, or null."""
     assert [{"f": absent}] == read(proto2(field), b"")
 
 
 def test_a_default_is_not_what_is_there():
-    """A zero that was written is zero, and not the field's default."""
+    """A zero that was written is zero instead of the field's default."""
     assert [{"f": 0}] == read(proto2("optional int32 f = 1 [default = -5];"), b"\x08\x00")
 
 
@@ -254,7 +259,7 @@ def test_the_wire_is_read_as_protobuf_reads_it(field, payload, value):
     ],
 )
 def test_of_a_oneof_the_last_is_set(payload, row):
-    """The last member of a oneof that is set wins; a message set before another member starts empty."""
+    """The last member of a oneof that is set wins. A message set before another member starts empty."""
     text = proto3("oneof c { int32 a = 1; string b = 2; N n = 3; } message N { int32 x = 1; int32 y = 2; }")
 
     assert [row] == read(text, payload)
@@ -271,7 +276,7 @@ def test_of_a_oneof_the_last_is_set(payload, row):
     ],
 )
 def test_a_closed_enum_has_only_its_own_numbers(field, payload, value):
-    """Other numbers of a proto2 enum are unknown fields, and a map entry with such a value is as a whole."""
+    """Other numbers of a proto2 enum are unknown fields. A map entry with such a value is unknown as a whole."""
     assert [{"f": value}] == read(proto2("enum E { Z = 0; A = 1; B = 2; } " + field), payload)
 
 
@@ -286,7 +291,7 @@ def test_a_closed_enum_has_only_its_own_numbers(field, payload, value):
     ],
 )
 def test_a_timestamp_is_microseconds_in_utc(seconds, nanos, value):
-    """A timestamp has microseconds, in UTC; nanoseconds beyond are cut."""
+    """A timestamp has microseconds, in UTC. Finer digits are cut."""
     definition = parse(proto3("google.protobuf.Timestamp f = 1; repeated google.protobuf.Timestamp fs = 2;"))
     message: Any = definition.message_class(f={"seconds": seconds, "nanos": nanos}, fs=[{"seconds": seconds}])
 
@@ -297,7 +302,7 @@ def test_a_timestamp_is_microseconds_in_utc(seconds, nanos, value):
 
 
 def test_a_timestamp_that_comes_twice_is_merged():
-    """A timestamp given twice is merged as any message is: seconds of the one, nanos of the other."""
+    """A timestamp that occurs twice is merged like any message: seconds of one, nanos of the other."""
     [row] = read(proto3("google.protobuf.Timestamp f = 1;"), b"\x0a\x02\x08\x05\x0a\x03\x10\x88\x27")
 
     assert dt.datetime(1970, 1, 1, 0, 0, 5, 5, tzinfo=dt.UTC) == row["f"]
@@ -315,8 +320,7 @@ def test_a_duration_is_a_day_time_interval(seconds, nanos, micros):
 
 
 def test_a_key_that_is_no_text_among_those_that_are():
-    """A proto2 map with keys that are not UTF-8 beside others that are is read, though upb's keys cannot be compared
-    with each other."""
+    """A proto2 map is read even if only some keys are UTF-8, although upb cannot compare such keys with each other."""
     text = 'syntax = "proto2"; message M { map<string, int32> m = 1; }'
     payload = b"\x0a\x05\x0a\x01a\x10\x01" + b"\x0a\x05\x0a\x01\xff\x10\x01"
 
@@ -332,7 +336,7 @@ def test_no_payloads_are_no_rows_of_the_declared_type():
 
 
 def test_payloads_of_any_size_are_rows():
-    """Payloads of any size are rows; one may be larger than a block."""
+    """Payloads of any size are rows. One may be larger than a block."""
     large = b"\x0a\x80\x80\x80\x08" + bytes(16 << 20)
     rows = read(proto3("bytes b = 1;"), b"\x0a\x01x", large, b"\x0a\x01y")
 
@@ -341,7 +345,7 @@ def test_payloads_of_any_size_are_rows():
 
 @pytest.mark.parametrize("number", [1 << 18, 536_870_911])
 def test_field_numbers_may_be_as_high_as_they_are(number):
-    """ptars would take gigabytes for the highest; such schemas are read from Python objects."""
+    """ptars would need gigabytes for the highest field numbers, so such schemas are read from Python objects."""
     definition = parse(proto3(f"string s = {number}; repeated N ns = 2; message N {{ int32 x = 1; }}"))
     message: Any = definition.message_class(s="x", ns=[{"x": 1}, {}])
 
@@ -373,7 +377,9 @@ string title = 1; int64 added = 7; enum E { A = 0; B = 1; } E e = 3; message N {
 )
 @pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
 def test_revisions_meet_by_field_number(writer, reader, fields, row, encoding):
-    """Added, removed, renamed, widened: what protobuf makes of bytes; and JSON goes by the writer's names."""
+    """For added, removed, renamed and widened fields, bytes are read as protobuf reads them, JSON by the writer's
+    names.
+    """
     from google.protobuf import json_format
 
     message: Any = parse(proto3(writer)).message_class(**fields)
@@ -383,12 +389,12 @@ def test_revisions_meet_by_field_number(writer, reader, fields, row, encoding):
 
 
 class PanicException(BaseException):
-    """A panic in Rust, as Python sees it: a BaseException, and no Exception."""
+    """A panic in Rust, as Python sees it: a BaseException that is not an Exception."""
 
 
 @pytest.mark.parametrize("failure", [PanicException("boom"), ValueError("cannot")])
 def test_what_ptars_cannot_read_is_read_from_objects(failure):
-    """A message that ptars fails on, though upb has written it, is read by the slower row reader, and not lost."""
+    """A message that upb has written and ptars cannot read is read by the slower row reader instead of lost."""
 
     class Failing:
         def list_to_record_batch(self, payloads: list[bytes]) -> pa.RecordBatch:
@@ -404,7 +410,7 @@ def test_what_ptars_cannot_read_is_read_from_objects(failure):
 
 
 def test_an_interrupt_is_not_swallowed():
-    """A KeyboardInterrupt inside of ptars is raised; only its panics are findings."""
+    """A KeyboardInterrupt inside ptars is raised. Only its panics are handled."""
 
     class Interrupted:
         def list_to_record_batch(self, payloads: list[bytes]) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""Rows as Protocol Buffers payloads: which columns fit, which values do not, and what the bytes are."""
+"""Rows as Protocol Buffers payloads: columns that fit, values that do not, and the resulting bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.codec.protobuf.definitions import proto2, proto3
 
 
 def write(text: str, rows: list[Any] | pa.StructArray, type_: pa.DataType | None = None) -> list[Any]:
-    """The messages, as protobuf reads what was written; the rows' type is the schema's unless given."""
+    """Return the messages, as protobuf reads the written bytes. The rows have the schema's type by default."""
     definition = parse(text)
     rows = rows if isinstance(rows, pa.Array) else pa.array(rows, type_ or value_type(definition))
     payloads = encoder(definition, "BINARY", rows.type, False)(rows)
@@ -26,7 +26,7 @@ def write(text: str, rows: list[Any] | pa.StructArray, type_: pa.DataType | None
 
 
 def column(type_: pa.DataType, *values: Any) -> pa.StructArray:
-    """Rows of one column, `f`."""
+    """Return rows of one column, `f`."""
     return pa.StructArray.from_arrays([pa.array(values, type_)], ["f"])
 
 
@@ -56,7 +56,7 @@ def column(type_: pa.DataType, *values: Any) -> pa.StructArray:
     ],
 )
 def test_a_column_that_fits_is_written(field, type_, value, written):
-    """The schema's own type, a narrower one, or what `upcast.unsigned.ints` makes of it."""
+    """A column may have the schema's own type, a narrower one, or the type that `upcast.unsigned.ints` makes of it."""
     [message, absent] = write(proto3(field), column(type_, value, None))
 
     assert written == message.f
@@ -102,7 +102,7 @@ def test_a_column_that_fits_is_written(field, type_, value, written):
     ],
 )
 def test_a_column_that_does_not_fit_is_refused_at_once(field, type_, sentence):
-    """A column that does not fit is refused before any row: path, type and expected type, in Spark's words."""
+    """A column that does not fit is refused before any row, with path, type and expected type in Spark's words."""
     with pytest.raises(SchemaError) as refused:
         encoder(parse(proto3(field)), "BINARY", pa.struct([("f", type_)]), False)
 
@@ -128,7 +128,7 @@ def test_extra_columns_are_refused_unless_ignored():
 
 
 def test_missing_columns_are_absent_fields():
-    """A field without a column is absent; an error if the schema requires it."""
+    """A field without a column is absent. If the schema requires it, that is an error."""
     text = proto2("required int32 a = 1; optional string b = 2; message N { required int32 x = 1; } optional N n = 3;")
 
     [message] = write(text, [{"a": 1}], pa.struct([("a", pa.int32())]))
@@ -144,13 +144,13 @@ def test_missing_columns_are_absent_fields():
 
 
 def test_a_required_message_without_fields_cannot_be_written():
-    """There is no column to hold it; without `required` it is just left out."""
+    """No column can hold a message without fields. Without `required` it is left out."""
     with pytest.raises(SchemaError, match=r"^Field `e` is required, and a message without fields cannot be a column$"):
         encoder(parse(proto2("message E {} required E e = 1;")), "BINARY", pa.struct([]), False)
 
 
 def test_columns_are_found_without_case():
-    """A column is found by the same name first, then by the only other spelling; another one has no field."""
+    """A column matches the field of its own name first, then the only other spelling. Others have no field."""
     text = proto3("int32 camelCase = 1; int32 ID = 2; int32 id = 3;")
 
     [message] = write(text, [{"CAMELCASE": 1, "id": 3}], pa.struct([("CAMELCASE", pa.int32()), ("id", pa.int32())]))
@@ -236,7 +236,7 @@ def test_columns_are_found_without_case():
     ],
 )
 def test_a_value_that_does_not_fit_names_row_and_column(text, rows, sentence):
-    """A value that does not fit is an error that names row and column, and the reason."""
+    """The error for a value that does not fit names row, column and reason."""
     with pytest.raises(DataError) as refused:
         write(text, rows)
 
@@ -267,7 +267,8 @@ GOOD = {"ns": [{"x": 1, "leaves": [("a", {"es": ["A"]}), ("b", {"es": []})]}, {"
 @pytest.mark.parametrize("offset", [0, 1])
 def test_deep_inside_the_row_is_still_known(bad, sentence, offset):
     """An error names its row through lists of messages with maps of messages with lists, with empty rows between,
-    sliced or not."""
+    sliced or not.
+    """
     rows = pa.array([GOOD] * offset + [GOOD, {"ns": []}, GOOD, bad, GOOD], DEEP_TYPE).slice(offset)
     with pytest.raises(DataError) as refused:
         write(DEEP, rows)
@@ -294,7 +295,7 @@ def test_what_lies_below_a_null_is_not_looked_at():
 
 
 def test_slices_are_written_as_they_are():
-    """Offsets of columns, lists, maps and bits do not shift what is written."""
+    """Offsets of columns, lists, maps and bits do not shift the written values."""
     text = proto3(
         "bool b = 1; repeated int32 l = 2; map<string, int32> m = 3; string s = 5; "
         "message N { optional bool x = 1; } N n = 4;"
@@ -317,7 +318,9 @@ def test_slices_are_written_as_they_are():
 
 
 def test_bytes_are_canonical():
-    """Payloads have fields by number and no zeros where the wire cannot tell: as protobuf itself writes them."""
+    """As in protobuf's own output, fields are in the order of numbers, and zeros are left out where the wire cannot
+    tell.
+    """
     definition = parse(
         proto3(
             "string z = 9; int32 a = 2; repeated int32 r = 4; optional int32 o = 3; map<string, int32> m = 5; "
@@ -354,7 +357,7 @@ def test_bytes_are_canonical():
 
 
 def test_no_rows_are_no_payloads():
-    """No rows are an empty column of the declared type; rows without any column are empty messages."""
+    """No rows are an empty column of the declared type. Rows without any column are empty messages."""
     definition = parse(proto3("int32 a = 1; repeated N ns = 2; message N { string x = 1; }"))
     write_rows = encoder(definition, "BINARY", value_type(definition), False)
 
@@ -365,7 +368,7 @@ def test_no_rows_are_no_payloads():
 
 
 def test_nested_messages_may_have_no_columns():
-    """A struct of nothing but nulls or extras is a message that is there, and empty."""
+    """A struct with only nulls or extra columns is a message that is present and empty."""
     text = proto3("message N { int32 x = 1; } N n = 1; repeated N ns = 2;")
     type_ = pa.struct([("n", pa.struct([("x", pa.null())])), ("ns", pa.list_(pa.struct([("x", pa.null())])))])
 
@@ -376,11 +379,11 @@ def test_nested_messages_may_have_no_columns():
 
 
 class PanicException(BaseException):
-    """A panic in Rust, as Python sees it: a BaseException, and no Exception."""
+    """A panic in Rust, as Python sees it: a BaseException that is not an Exception."""
 
 
 def test_a_panic_is_an_error_of_the_data():
-    """A panic of ptars, as when a batch makes more bytes than an Arrow array can hold, is a DataError."""
+    """A panic of ptars is a DataError, for example if a batch makes more bytes than an Arrow array can hold."""
 
     class Panicking:
         def record_batch_to_array(self, batch: pa.RecordBatch) -> pa.BinaryArray:

@@ -1,4 +1,4 @@
-"""JSON messages read and written many at a time, with `json_format` as the judge of every form."""
+"""JSON messages read and written many at a time, with `json_format` as the reference for every form."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ message M {
   oneof c { string left = 16; int32 right = 17; }
   optional int32 o = 18; google.protobuf.Any any = 19; map<bool, double> flags = 20; repeated double ds = 21;
 }"""
-COMMON = 100  # messages in the common form beside each one that is looked at
+COMMON = 100  # messages in the common form around each tested one
 DEFINITION = parse(ALL_FORMS)
 DECODER = ProtobufDecoder(DEFINITION, "JSON")
 WITHOUT_MAPS = parse(
@@ -96,7 +96,7 @@ TEXTS = [
 
 
 def expected(text: bytes, definition: ProtobufDefinition = DEFINITION) -> Any:
-    """What `json_format` reads of a text: the message, or None."""
+    """Return the message that `json_format` reads from a text, or None."""
     message: Any = definition.message_class()
     try:
         if not text.decode().strip().startswith("{"):
@@ -127,7 +127,7 @@ def batch_reader() -> JsonReader:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_what_arrow_reads_is_what_json_format_reads(text):
-    """Of a schema without maps: a batch is read as json_format reads its texts, or not at all."""
+    """With a schema without maps, a batch is read as json_format reads its texts, or not at all."""
     message = expected(text, WITHOUT_MAPS)
     texts = pa.array([b'{"s": "before"}', *[text] * COMMON, b'{"s": "behind"}'], pa.binary())
 
@@ -148,7 +148,7 @@ def test_what_arrow_reads_is_what_json_format_reads(text):
 
 
 def test_common_forms_are_read_by_arrow():
-    """Every kind of field, given and absent, in one batch."""
+    """Every kind of field is read in one batch, whether present or absent."""
     texts = [
         b'{"i": -7, "bigNumber": "18446744073709551615", "d": 1, "f": 0.5, "b": true, "s": "a\\n\\u00e9:"}',
         b'{"e": "B", "t": "2024-02-29T23:59:59.5Z", "span": "-1.5s", "w": "3", "inner": {"s": "x", "numbers": ["1"]}}',
@@ -182,13 +182,13 @@ def test_common_forms_are_read_by_arrow():
     ],
 )
 def test_texts_that_are_objects_only_together_are_refused(texts):
-    """Arrow reads a stream: as many objects as texts are not yet one in each."""
+    """Arrow reads a stream, so an equal number of objects and texts does not mean one object in each text."""
     with pytest.raises(UNCOMMON):
         batch_reader().by_arrow(pa.array(texts, pa.binary()))
 
 
 def test_a_part_of_a_batch_is_read_like_a_whole():
-    """Texts of a slice, whose bytes begin somewhere in their buffer."""
+    """The texts of a slice are read, although their bytes begin somewhere in their buffer."""
     texts = pa.array([b"not JSON", b'{"i": 1}', b'{"i": 2}', b"}"], pa.binary())
 
     column = batch_reader().by_arrow(texts.slice(1, 2))
@@ -197,7 +197,7 @@ def test_a_part_of_a_batch_is_read_like_a_whole():
 
 
 def test_a_text_that_goes_on_in_the_next_is_none():
-    """Two texts that are one value only together are malformed both, however many others make up for their number."""
+    """Two texts that are one value only together are both malformed, even if another text makes up for the count."""
     texts = [b'{"s": "%d"}' % n for n in range(COMMON)]
     texts[3:6] = [b'{"inners": [{"s": "a"}', b"{}]}", b'{"i": 1}, NaN, {"i": 2}']
 
@@ -208,7 +208,7 @@ def test_a_text_that_goes_on_in_the_next_is_none():
 
 
 def test_common_forms_are_read_in_columns():
-    """Messages in the common form are all read by columns, as many as there are."""
+    """Messages in the common form are all read by columns, however many there are."""
     texts = [b'{"bigNumber": "%d", "t": "2024-01-01T00:00:00.5Z", "es": ["A"], "left": "a:b"}' % n for n in range(1000)]
 
     by_row = read_in_columns(DEFINITION, texts)
@@ -223,7 +223,9 @@ def compact(text: str) -> bytes:
 
 
 def test_columns_are_written_as_json_format_writes_them():
-    """The JSON of rows is what json_format writes for their messages, in the same order and with the same text."""
+    """The JSON of rows is the JSON that json_format writes for their messages, in the same order and with the same
+    text.
+    """
     definition = DEFINITION
     fields: list[dict[str, Any]] = [
         *({}, {"i": 1, "d": -0.0, "f": 0.1, "b": True, "s": 'é"\n', "raw": b"\xff", "e": 1}, {"o": 0}),
@@ -286,7 +288,7 @@ def test_json_has_the_forms_of_the_mapping():
     ],
 )
 def test_json_in_usual_and_unusual_forms(body, text, row):
-    """JSON in the common forms is read by the compiled reader, in any other by json_format."""
+    """JSON in the common forms is read by the compiled reader, in any other form by json_format."""
     definition = parse(proto3(body))
     if row is None:
         assert 3 == getattr(definition.json_reader.read(text), "i")  # noqa: B009 (its class is made at run time)
@@ -295,7 +297,7 @@ def test_json_in_usual_and_unusual_forms(body, text, row):
 
 
 def test_json_that_does_not_fit_says_why():
-    """JSON that does not fit has its reason row by row, whatever the schema requires of the others."""
+    """JSON that does not fit has its reason in its row, whatever the schema requires of the others."""
     rows = read(proto2("required int32 a = 1;"), b'{"a": 1}', b"{}", b'{"a": "x"}', b"\xff", b"", encoding="JSON")
 
     assert {"a": 1} == rows[0]
@@ -306,7 +308,7 @@ def test_json_that_does_not_fit_says_why():
 
 
 def test_a_map_has_the_same_order_each_time():
-    """Rows of a batch are the same however often it is read."""
+    """A map's entries have the same order in each row, however the payload orders them."""
     definition = parse(proto3("map<string, int32> m = 1;"))
     message: Any = definition.message_class(m={f"k{n}": n for n in range(50)})
     shuffled: Any = definition.message_class(m={f"k{n}": n for n in reversed(range(50))})
@@ -335,7 +337,7 @@ def test_json_is_that_of_the_mapping():
 
 
 def written_as_json(text: str, **fields: Any) -> Any:
-    """The JSON of a message, through its columns."""
+    """Return the JSON of a message, through its columns."""
     definition = parse(text)
     payload = definition.message_class(**fields).SerializeToString()
     rows, _ = decoder(definition, definition, "BINARY")(pa.array([payload], pa.binary()))
@@ -364,7 +366,7 @@ def written_as_json(text: str, **fields: Any) -> Any:
     ],
 )
 def test_values_have_their_json_forms(field, value, written):
-    """Numbers of 64 bits in strings, bytes in base64, what JSON has no number for in words."""
+    """Numbers of 64 bits are strings, bytes are base64, and values without a JSON number are words."""
     assert {"f": written} == written_as_json(proto3(field), f=value)
 
 
@@ -383,7 +385,7 @@ def test_values_have_their_json_forms(field, value, written):
     ],
 )
 def test_wrappers_have_the_json_of_their_values(kind, values):
-    """Alone, in a list and in a map, as `json_format` writes them."""
+    """Wrappers alone, in a list and in a map have the form that `json_format` writes."""
     wrapper = f"google.protobuf.{kind}Value"
     text = proto3(f"{wrapper} f = 1; repeated {wrapper} g = 2; map<string, {wrapper}> h = 3; {wrapper} absent = 4;")
     wrapped = [{"value": value} for value in values]
@@ -396,7 +398,7 @@ def test_wrappers_have_the_json_of_their_values(kind, values):
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_float_of_a_wrapper_is_read_back(sign):
-    """`json_format` itself writes a larger number, which it refuses to read."""
+    """The largest float is read back. `json_format` itself writes a larger number, which it refuses to read."""
     text = proto3("google.protobuf.FloatValue f = 1;")
     largest = sign * 3.4028234663852886e38
 
@@ -418,7 +420,7 @@ def test_a_wrapper_without_its_column_is_its_default():
 @pytest.mark.parametrize("kind", ["Timestamp", "Duration"])
 @pytest.mark.parametrize("fields", ["int64 seconds = 1; int32 nanos = 2;", "int64 seconds = 7; int32 nanos = 3;"])
 def test_a_message_of_the_shape_of_a_time_is_an_object_in_json(kind, fields):
-    """A message of the user's own that Spark takes for a time keeps its fields: only Google's own are texts in JSON."""
+    """A user's own message with the shape of a time keeps its fields in JSON. Only Google's own times are texts."""
     text = proto3(f"message {kind} {{ {fields} }} repeated {kind} f = 1; map<string, {kind}> g = 2;")
     time = {"seconds": 5, "nanos": 7_000}
 
@@ -448,7 +450,7 @@ def test_a_value_without_a_json_form_names_its_row():
     ],
 )
 def test_the_text_of_json_is_that_of_json_format(fields):
-    """Field by field the text that `json_format` writes on one line."""
+    """Each field has the text that `json_format` writes on one line."""
     definition = parse(
         """syntax = "proto3"; import "google/protobuf/timestamp.proto";
         message M {
@@ -482,7 +484,7 @@ IN_ANY = [
 
 @pytest.mark.parametrize("value", IN_ANY)
 def test_an_any_is_of_a_type_of_the_schema(value):
-    """Its JSON is read, validated and written again, as is its binary form on the emulator's page."""
+    """The JSON of an Any is read, validated and written again. So is its binary form on the emulator's page."""
     definition = parse(ANY)
     message = {"f": value, "fs": [value, value], "named": {"k": value}}
     text = json.dumps(message).encode()
@@ -509,7 +511,7 @@ def test_an_any_is_of_a_type_of_the_schema(value):
     ],
 )
 def test_an_any_of_another_type_is_malformed(value):
-    """The types that this process has imported are none of the schema's."""
+    """A type that this process has imported is still unknown if the schema does not have it."""
     text = json.dumps({"f": value}).encode()
 
     with pytest.raises(InvalidMessage):
@@ -519,7 +521,7 @@ def test_an_any_of_another_type_is_malformed(value):
 
 
 def test_an_any_without_a_required_field_is_malformed():
-    """The message in an Any must be whole in JSON; in rows it is bytes, whose error names the row."""
+    """In JSON the message in an Any must be complete. In rows it is bytes, and their error names the row."""
     text = """syntax = "proto2"; import "google/protobuf/any.proto"; message M {
       message N { required int32 i = 1; } optional google.protobuf.Any f = 1; }"""
     definition = parse(text)

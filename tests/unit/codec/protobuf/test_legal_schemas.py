@@ -1,4 +1,4 @@
-"""What every legal schema may have: in decode, encode and validation, as google.protobuf says it is."""
+"""The features of legal schemas in decode, encode and validation, with google.protobuf as the reference."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ SCHEMAS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
 @pytest.mark.parametrize("situation", SCHEMAS)
 def test_a_message_is_validated_read_and_written(situation, encoding: Encoding):
-    """Alone and among many, the row and the written message are what google.protobuf has."""
+    """Alone and among many, the row and the written message equal those of google.protobuf."""
     text, fields, expected = SCHEMAS[situation]
     definition = parse(text)
     message = json_format.ParseDict(fields, definition.message_class())
@@ -108,7 +108,7 @@ def test_a_message_is_validated_read_and_written(situation, encoding: Encoding):
     ],
 )
 def test_json_that_google_refuses_is_refused(situation, text):
-    """By validation, and as a row, whose neighbours are read."""
+    """Validation refuses the JSON, and so does decoding it as a row. The neighbours are read."""
     definition = parse(SCHEMAS[situation][0])
     with pytest.raises(json_format.ParseError):
         json_format.Parse(text, definition.message_class())
@@ -121,7 +121,9 @@ def test_json_that_google_refuses_is_refused(situation, text):
 
 @pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
 def test_a_message_that_contains_itself_is_validated(encoding: Encoding):
-    """Directly, in lists, maps and by another message, as deep as protobuf reads; a column of it is refused."""
+    """A message may contain itself directly, in lists, in maps or through another message, as deep as protobuf reads. A
+    column of it is refused.
+    """
     definition = parse(
         proto3(
             "message N { M back = 1; } string name = 1; M next = 2; repeated M many = 3; map<bool, M> by = 4; N n = 5;"
@@ -159,7 +161,7 @@ def test_a_message_that_contains_itself_is_validated(encoding: Encoding):
     ],
 )
 def test_groups_and_editions_are_refused_by_name(text, sentence):
-    """As a text and as a compiled schema; Pub/Sub's schemas do not have them."""
+    """Groups and editions are refused as text and as a compiled schema. Pub/Sub's schemas do not have them."""
     with pytest.raises(InvalidSchema, match=sentence):
         parse(text)
     if "group" in text:

@@ -1,4 +1,4 @@
-"""Fields named like the methods of Python's messages, which a message of such a schema does not have."""
+"""Fields named like the methods of Python's messages. A message of such a schema lacks these methods."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def definition(kind: str) -> ProtobufDefinition:
 
 @pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
 def test_a_row_is_read_and_written(definition, kind, encoding: Encoding):
-    """Rows go through messages and back, beside one that is malformed; the emulator accepts what was written."""
+    """Rows are converted to messages and back, next to a malformed one. The emulator accepts the written messages."""
     type_ = codec.value_type(definition)
     rows = pa.array([ROWS[kind]] * 3, type_)
     written = codec.encoder(definition, encoding, type_, False)(rows).to_pylist()
@@ -61,7 +61,7 @@ def test_a_row_is_read_and_written(definition, kind, encoding: Encoding):
 
 
 def test_json_in_an_uncommon_form_is_read(definition, kind):
-    """Numbers as `5.0`, which `json_format` reads: by their JSON names."""
+    """Numbers such as `5.0`, which `json_format` reads, are read by their JSON names."""
     names = {field.name: field.json_name for field in definition.message.fields}
     row = {names[name]: value for name, value in ROWS[kind].items()}
     text = json.dumps(row).replace("5", "5.0").encode()
@@ -75,7 +75,7 @@ def test_json_in_an_uncommon_form_is_read(definition, kind):
 
 
 def test_a_row_is_read_from_message_objects(definition, kind):
-    """As schemas with high field numbers are read."""
+    """A row is read from message objects, as with schemas of high field numbers."""
     decoder = ProtobufDecoder(definition)
     decoder._batch = None
 
@@ -96,7 +96,7 @@ def test_an_unknown_field_is_refused(definition, kind):
 
 
 def test_a_missing_required_field_is_named():
-    """Both encodings, and one message among many."""
+    """Both encodings name the field, and so does one message among many."""
     definition = parse(TEXTS["required"])
     row = {name: 5 for name in NAMES if name != "HasField"}
     data = definition.message_class.SerializePartialToString(definition.message_class(**row))
@@ -108,7 +108,7 @@ def test_a_missing_required_field_is_named():
 
 
 def test_the_emulator_shows_fills_in_and_exports_a_message(definition, kind):
-    """The page's payload and form, and the row of a BigQuery subscription."""
+    """The page's payload and form, and the row of a BigQuery subscription, have every field."""
     data = definition.message_class.SerializeToString(definition.message_class(**ROWS[kind]))
     names = {field.name: field.json_name for field in definition.message.fields}
 

@@ -37,7 +37,7 @@ _ROWS = {"root": _MESSAGE, "nested": {"one": _MESSAGE, "many": [_MESSAGE] * 2, "
 @pytest.mark.parametrize("place", _TEXTS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_message_of_the_name_is_an_ordinary_message(name, place, encoding: Encoding):
-    """It is a struct of its own fields, and a JSON object, and the emulator validates it as such."""
+    """It is a struct of its own fields and a JSON object, and the emulator validates it as such."""
     definition = parse(_TEXTS[place](name))
     type_ = codec.value_type(definition)
     rows = pa.array([_ROWS[place]] * 2, type_)
@@ -54,7 +54,7 @@ def test_a_message_of_the_name_is_an_ordinary_message(name, place, encoding: Enc
 @pytest.mark.parametrize("place", _TEXTS)
 @pytest.mark.parametrize("name", NAMES)
 def test_its_json_in_an_uncommon_form_is_read(name, place):
-    """Numbers as `5.0` are read by `json_format`, which must not take it for the well-known type."""
+    """Numbers such as `5.0` are read by `json_format`, which must not treat it as the well-known type."""
     text = _TEXTS[place](name)
     message = {"value": "x", "seconds": [5.0, 6.0], "fields": {"k": 7.0}}
     whole = {"root": message, "nested": {"one": message, "many": [message] * 2, "named": {"n": message}}}[place]
@@ -66,7 +66,7 @@ def test_its_json_in_an_uncommon_form_is_read(name, place):
 
 
 def test_an_enum_of_the_name_is_an_ordinary_enum():
-    """A `NullValue` with other names: null is no value of it."""
+    """A `NullValue` with other names is an ordinary enum. Null is not one of its values."""
     text = (
         'syntax = "proto3"; package google; message protobuf '
         "{ enum NullValue { A = 0; B = 1; } NullValue e = 1; repeated NullValue es = 2; }"
@@ -84,7 +84,7 @@ def test_an_enum_of_the_name_is_an_ordinary_enum():
 
 
 def test_a_time_with_other_numbers_is_not_the_well_known_one():
-    """Spark takes it for a timestamp by its fields' names; in JSON it is an object."""
+    """Spark reads it as a timestamp because of its fields' names. In JSON it is an object."""
     text = (
         'syntax = "proto3"; package google; message protobuf '
         "{ message Timestamp { int64 seconds = 2; int32 nanos = 1; } Timestamp t = 1; }"
@@ -110,7 +110,7 @@ def test_a_time_with_other_numbers_is_not_the_well_known_one():
     ],
 )
 def test_a_schema_may_have_the_names_of_this_package(text):
-    """The envelope around the messages of a batch takes a package that the schema does not have."""
+    """The envelope around the messages of a batch uses a package that the schema does not have."""
     definition = parse(text)
 
     assert definition.first_invalid([b"", b""], "BINARY") is None
