@@ -1,4 +1,4 @@
-"""The services without a server, for the tests of each: handlers over a clock that moves by hand."""
+"""The services without a server, which tests share: handlers with a clock that moves by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DAY = 86_400
 
 
 class Handlers(Registry):
-    """The services, and a few verbs that the tests say often."""
+    """The services, and shortcuts for verbs that tests use often."""
 
     def __init__(self) -> None:
         self.engine = Engine(State(), Clock())
@@ -51,7 +51,7 @@ class Handlers(Registry):
         return list(protos.PullResponse.FromString(raw).received_messages)
 
     def begin_pull(self) -> Future[bytes]:
-        """A Pull that waits for a message, in a thread of its own."""
+        """Start a Pull that waits for a message, in a thread of its own."""
         begun = threading.Event()
 
         class Context:
@@ -64,7 +64,7 @@ class Handlers(Registry):
         request = protos.PullRequest(subscription=SUBSCRIPTION, max_messages=1).SerializeToString()
         pull = ThreadPoolExecutor(1).submit(lambda: asyncio.run(self.subscriber.pull(request, Context())))
         begun.wait()
-        with self.engine.open():  # nobody else has the lock now: the Pull released it
+        with self.engine.open():  # the lock is free now, so the Pull released it
             return pull
 
     def delete_subscription(self) -> None:
@@ -90,7 +90,7 @@ def handlers() -> Iterator[Handlers]:
 
 @pytest.fixture
 def pair(handlers: Handlers) -> Handlers:
-    """A topic with a subscription."""
+    """Return a topic with a subscription."""
     handlers.topic()
     handlers.subscription()
     return handlers

@@ -10,13 +10,13 @@ from pubsub_spark.emulator.arguments import message, resource
 
 @pytest.mark.parametrize("given", ["é", "é".encode(), {"data": "é"}, {"data": "é".encode()}])
 def test_text_is_published_as_utf8(given):
-    """A text is its UTF-8, alone and as `data` of a mapping."""
+    """A text is encoded as UTF-8, alone and as `data` of a mapping."""
     assert protos.PubsubMessage(data=b"\xc3\xa9") == message(given)
 
 
 @pytest.mark.parametrize("given", [5, bytearray(b"x"), {"dat": b"x"}, {"data": b"x", "attributes": {"a": 1}}])
 def test_what_is_no_message_is_a_sentence(given):
-    """The error says what a message is, and what was given in its place."""
+    """The error names the accepted forms of a message, and the rejected value."""
     with pytest.raises((TypeError, ValueError)) as refused:
         message(given)
     assert str(refused.value).startswith("A message is bytes, a text, or a mapping of `data` (bytes or a text), ")
@@ -45,6 +45,6 @@ def test_unknown_field_names_the_nearest(settings, sentence):
 
 
 def test_labels_are_no_fields():
-    """The keys of a map are anyone's."""
+    """A map accepts any keys."""
     made = resource(protos.Topic, "projects/p/topics/t", labels={"team": "shop"})
     assert {"team": "shop"} == dict(made.labels)

@@ -1,4 +1,4 @@
-"""Counting without a server: calls and events go in, Prometheus' text comes out."""
+"""Metrics without a server: calls and events go in, Prometheus' text comes out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Measured(Handlers):
         self.engine.add_listener(self.metrics.follow)
 
     def call(self, rpc: str, request: bytes = b"", error: BaseException | None = None) -> None:
-        """A call that ends with a response, or with this error."""
+        """Make a call that ends with a response, or with this error."""
 
         async def proceed() -> bytes:
             if error is not None:
@@ -46,7 +46,7 @@ class Measured(Handlers):
             asyncio.run(run())
 
     def value(self, name: str, **labels: str) -> Any:
-        """The sample of that name and those labels; None when there is none."""
+        """Return the sample with that name and those labels, or None."""
         labels = labels or (_TOPIC if name.startswith("topic_") else _SUBSCRIPTION)
         text = self.metrics.text(lambda: {SUBSCRIPTION: 2})
         samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
@@ -65,7 +65,7 @@ def measured() -> Iterator[Measured]:
 
 
 def test_backlog_is_read_when_asked(measured):
-    """Gauges are those of the moment: unacked, outstanding, age of the oldest, open streams."""
+    """Gauges have the values of the moment: unacked, outstanding, age of the oldest, open streams."""
     measured.publish("a", "b", "c")
     measured.pull(most=2)
     measured.engine.advance(5)
@@ -77,7 +77,7 @@ def test_backlog_is_read_when_asked(measured):
 
 
 def test_messages_are_counted(measured):
-    """What happens to messages is counted by resource: published, delivered, acked, nacked, expired, sought."""
+    """Events of messages are counted by resource: published, delivered, acked, nacked, expired, sought."""
     measured.publish("a", "b", "c", "d")
     acked, nacked, *_ = measured.pull()
     measured.ack(acked)
@@ -95,7 +95,7 @@ def test_messages_are_counted(measured):
 
 
 def test_dead_letters_are_counted(measured):
-    """A message that failed too often is counted where it died, and as a message of the dead-letter topic."""
+    """A message that failed too often is counted on its subscription and as a message of the dead-letter topic."""
     measured.topic("projects/p/topics/dead")
     policy = protos.DeadLetterPolicy(dead_letter_topic="projects/p/topics/dead", max_delivery_attempts=5)
     mortal = "projects/p/subscriptions/mortal"
@@ -112,7 +112,7 @@ def test_dead_letters_are_counted(measured):
 
 
 def test_ack_latency_is_from_delivery_to_ack(measured):
-    """Each message has the time of its last delivery, on the emulator's clock; a nacked one is in no histogram."""
+    """Each message has the time of its last delivery, on the emulator's clock. A nacked one is in no histogram."""
     measured.publish("a", "b", "c")
     first, second, third = measured.pull()
     measured.modify(0, third)
@@ -129,7 +129,7 @@ def test_ack_latency_is_from_delivery_to_ack(measured):
 
 
 def test_only_so_many_deliveries_are_kept(measured, monkeypatch):
-    """Deliveries that nobody acknowledges are forgotten beyond a number, and the acks of those are in no histogram."""
+    """Unacknowledged deliveries are forgotten beyond a number, and their acks are in no histogram."""
     monkeypatch.setattr(module, "_MAX_BATCHES", 2)
     measured.publish("a", "b", "c")
     held = [each for _ in range(3) for each in measured.pull(most=1)]
@@ -141,7 +141,9 @@ def test_only_so_many_deliveries_are_kept(measured, monkeypatch):
 
 
 def test_calls_are_counted_by_status(measured):
-    """Calls have their status, also those that were cancelled or failed by mistake; Publish its topic and bytes."""
+    """Calls have their status, including cancelled calls and calls that failed by a bug. Publish has its topic and
+    bytes.
+    """
     publish = protos.PublishRequest(topic=TOPIC).SerializeToString()
     measured.call("Publish", publish)
     measured.call("Publish", publish, RpcError("UNAVAILABLE", "no"))
@@ -158,7 +160,7 @@ def test_calls_are_counted_by_status(measured):
 
 
 def test_labels_are_those_of_resources_that_exist(measured):
-    """A name that does not exist makes no label, and a deleted resource takes its numbers with it."""
+    """A missing resource makes no label, and a deleted one takes its numbers with it."""
     measured.call("Publish", protos.PublishRequest(topic="projects/p/topics/none").SerializeToString())
     measured.call("Publish", b"\xff")
     measured.publish("a")
@@ -173,7 +175,7 @@ def test_labels_are_those_of_resources_that_exist(measured):
 
 
 def test_buckets_are_cumulative():
-    """A value counts where it is not above the bound, and in every bucket behind."""
+    """A value counts in each bucket whose bound it does not exceed."""
     histogram = Histogram((1.0, 5.0))
     histogram.add(1.0)
     histogram.add(3.0, times=2)

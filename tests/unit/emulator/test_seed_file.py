@@ -1,4 +1,4 @@
-"""The YAML file that an emulator begins with. No socket."""
+"""The YAML file of an emulator's initial resources. No socket."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_everything_in_the_file_is_created(services, tmp_path):
-    """Short ids in the file's project, full names as they are, fields in both spellings."""
+    """Short ids in the file's project, full names and fields in both spellings are created."""
     seed_file.load(written(tmp_path, EXAMPLE), services)
     get = services.subscriber.get_subscription
     flights = get(protos.GetSubscriptionRequest(subscription="projects/my-project/subscriptions/flights-sub"))
@@ -70,7 +70,7 @@ def test_everything_in_the_file_is_created(services, tmp_path):
 
 
 def test_empty_file_is_an_empty_emulator(services, tmp_path):
-    """Nothing to create is no error."""
+    """An empty file is not an error."""
     seed_file.load(written(tmp_path, ""), services)
     assert [] == list(services.publisher.list_topics(protos.ListTopicsRequest(project="projects/my-project")).topics)
 
@@ -112,7 +112,7 @@ def test_empty_file_is_an_empty_emulator(services, tmp_path):
     ],
 )
 def test_file_that_does_not_fit_is_refused(services, tmp_path, text, part):
-    """A seed file that does not fit is refused with one sentence that says where and what."""
+    """A seed file that does not fit is refused with an error message that names place and cause."""
     with pytest.raises(SeedFileError) as error:
         seed_file.load(written(tmp_path, text), services)
     assert part in str(error.value)
@@ -121,7 +121,7 @@ def test_file_that_does_not_fit_is_refused(services, tmp_path, text, part):
 
 
 def test_file_that_is_not_there_is_a_sentence(services, tmp_path):
-    """The name and the system's reason, without its number."""
+    """The error has the name and the system's reason, without its number."""
     with pytest.raises(
         seed_file.SeedFileError, match=r"missing\.yaml` cannot be read: No such file or directory\. Give the path"
     ):

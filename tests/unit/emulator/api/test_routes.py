@@ -1,4 +1,4 @@
-"""The routes of the JSON API: the same as the annotations of the protos."""
+"""The routes of the JSON API, compared with the annotations of the protos."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IAM = ("GetIamPolicy", "SetIamPolicy", "TestIamPermissions")
 
 
 def http_annotations():
-    """(RPC, verb, path, body, request, response) of every annotation that the client library was generated from."""
+    """Return (RPC, verb, path, body, request, response) of every annotation in the client library."""
     for service, (base, rest) in GENERATED.items():
         for name, holder in inspect.getmembers(rest, inspect.isclass):
             if not hasattr(holder, "_get_http_options"):
@@ -53,7 +53,7 @@ def full_name(message):
 
 
 def test_routes_are_the_http_annotations():
-    """Each annotation of the installed client library has its row in the table, and no row is without one."""
+    """Each annotation of the installed client library has its row in the table, and each row has its annotation."""
     expected = set(http_annotations())
 
     found = [
@@ -67,5 +67,5 @@ def test_routes_are_the_http_annotations():
 
 @pytest.mark.parametrize("rpc", ["StreamingPull"])
 def test_rpc_without_an_annotation_has_no_route(rpc):
-    """StreamingPull, the RPC without an annotation, has no route: it is gRPC's alone."""
+    """StreamingPull, the RPC without an annotation, has no route. It is only in gRPC."""
     assert not [route for route in routes() if route.rpc.endswith(f"/{rpc}")]

@@ -1,4 +1,4 @@
-"""IAM policies: one for each resource, versioned by etag, granting every permission that the resource has."""
+"""IAM policies: one for each resource, versioned by etag. A policy grants every permission that the resource has."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_untouched_resource_has_an_empty_policy(policies):
 
 
 def test_set_policy_is_returned(policies):
-    """A policy that was set is read again, as version 1 with a new etag."""
+    """A stored policy is read again as version 1 with a new etag."""
     stored = put(policies, READERS)
 
     assert [READERS] == list(stored.bindings)
@@ -64,14 +64,14 @@ def test_set_policy_is_returned(policies):
 
 
 def test_etag_that_is_current_is_accepted(policies):
-    """A read-modify-write that nobody disturbed goes through, and gives a new etag."""
+    """An undisturbed read-modify-write succeeds and returns a new etag."""
     first = put(policies, READERS, etag=get(policies).etag)
 
     assert first.etag != put(policies, etag=first.etag).etag
 
 
 def test_stale_etag_is_aborted(policies):
-    """A write on top of a policy that has changed since it was read is refused and changes nothing."""
+    """A write based on an outdated policy is refused and changes nothing."""
     put(policies, READERS)
 
     with pytest.raises(RpcError, match="concurrent policy changes") as refused:
@@ -92,7 +92,7 @@ def test_policy_dies_with_its_resource(policies, state):
 
 
 def test_mask_decides_what_is_replaced(policies):
-    """Only bindings are replaced by default; a mask can name the audit configuration instead."""
+    """By default only bindings are replaced. A mask can name the audit configuration instead."""
     audit = policy_pb2.AuditConfig(service="pubsub.googleapis.com")
     put(policies, READERS, audit_configs=[audit])
     assert not get(policies).audit_configs
@@ -105,7 +105,7 @@ def test_mask_decides_what_is_replaced(policies):
 
 @pytest.mark.parametrize("rpc", [get, put])
 def test_missing_resource_is_not_found(policies, state, rpc):
-    """A policy can be neither read nor set where the resource does not exist."""
+    """A policy of a missing resource can be neither read nor set."""
     state.clear()
 
     with pytest.raises(RpcError) as refused:
@@ -136,7 +136,7 @@ def test_conditions_need_version_3(policies):
 
 
 def test_conditions_are_shown_to_those_who_know_them(policies):
-    """A caller that does not ask for conditions gets a role of another name, which it cannot set."""
+    """A caller that does not request conditions gets a role of another name, which it cannot set."""
     conditional = policy_pb2.Binding(
         role="roles/pubsub.viewer", members=["allUsers"], condition=expr_pb2.Expr(expression="true")
     )
@@ -164,13 +164,13 @@ def test_conditions_are_shown_to_those_who_know_them(policies):
     ],
 )
 def test_wrong_binding_is_refused(policies, reason, binding):
-    """A role or member that IAM could not know is refused, and so are more members than a policy holds."""
+    """A role or member that IAM could not know is refused. So are more members than a policy holds."""
     with pytest.raises(RpcError, match=reason):
         put(policies, binding)
 
 
 def test_unknown_versions_and_masks_are_refused(policies):
-    """Versions are 0, 1 and 3; masks name fields of a policy."""
+    """Versions are 0, 1 and 3. Masks name fields of a policy."""
     with pytest.raises(RpcError, match="must be 0, 1 or 3, got 2"):
         get(policies, version=2)
     with pytest.raises(RpcError, match="must be 0, 1 or 3, got 4"):
@@ -180,25 +180,25 @@ def test_unknown_versions_and_masks_are_refused(policies):
 
 
 def test_permissions_of_the_resource_are_granted(policies):
-    """Of the asked permissions those that the kind of resource has come back, in the order asked."""
+    """Of the requested permissions, those that the kind of resource has are returned in the requested order."""
     asked = ["pubsub.topics.publish", "pubsub.subscriptions.consume", "pubsub.topics.get", "storage.objects.get"]
 
     assert ["pubsub.topics.publish", "pubsub.topics.get"] == may(policies, TOPIC, *asked)
 
 
 def test_missing_resource_grants_nothing(policies):
-    """Permissions on what does not exist are an empty set, not an error."""
+    """Permissions on a missing resource are an empty set instead of an error."""
     assert [] == may(policies, "projects/p/topics/other", "pubsub.topics.get")
 
 
 def test_wildcard_permission_is_refused(policies):
-    """Permissions are asked for one by one."""
+    """Permissions are requested one by one, without wildcards."""
     with pytest.raises(RpcError, match="wildcards are not allowed"):
         may(policies, TOPIC, "pubsub.topics.*")
 
 
 def test_policy_goes_with_its_resource(policies, state):
-    """The policy of a deleted resource is gone, also when no other resource of that name is created."""
+    """The policy of a deleted resource is gone, even if no other resource of that name is created."""
     put(policies, READERS)
     assert 1 == len(state.policies.by_name)
 

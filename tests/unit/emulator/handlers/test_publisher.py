@@ -1,4 +1,4 @@
-"""Publisher: what is accepted, refused, filled in and answered. No socket; the clock moves by hand."""
+"""Publisher: accepted and refused requests, filled-in fields and responses. No socket. The clock moves by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.emulator.conftest import DAY, SUBSCRIPTION, TOPIC, data, refused
 
 @pytest.mark.parametrize("name", ["projects/p/topics/ab", "projects/p/topics/1abc", "projects/p/topics/googler", "x"])
 def test_illegal_names_are_refused(handlers, name):
-    """An id has 3 to 255 characters, a letter first, not `goog`, and the error names that rule."""
+    """An id has 3 to 255 characters, begins with a letter and not with `goog`. The error names that rule."""
     code, message = refused(lambda: handlers.topic(name))
     assert "INVALID_ARGUMENT" == code
     assert message.startswith(f"Invalid resource name given (name={name}).")
@@ -32,7 +32,7 @@ def test_labels_may_be_international(handlers):
 
 
 def test_lists_come_in_pages(handlers):
-    """A page token continues after the last name, even when that is gone."""
+    """A page token continues after the last name, even if that is gone."""
     names = [f"projects/p/topics/topic-{index}" for index in range(5)]
     for name in names:
         handlers.topic(name)
@@ -74,13 +74,13 @@ def test_page_token_is_good_for_its_list_only(handlers):
     ],
 )
 def test_illegal_pages_are_refused(handlers, page, message):
-    """Page sizes are from 0 to 1000, and tokens our own."""
+    """Page sizes are from 0 to 1000, and tokens are the emulator's own."""
     request = protos.ListTopicsRequest(project="projects/p", **page)
     assert message in refused(lambda: handlers.publisher.list_topics(request))[1]
 
 
 def test_children_of_a_missing_topic_are_not_found(handlers):
-    """The subscriptions of a missing topic are NOT_FOUND: an empty list would say that the topic is there."""
+    """The subscriptions of a missing topic are NOT_FOUND, because an empty list would mean that the topic exists."""
     request = protos.ListTopicSubscriptionsRequest(topic=TOPIC)
     assert ("NOT_FOUND", "Resource not found (resource=topic).") == refused(
         lambda: handlers.publisher.list_topic_subscriptions(request)
@@ -88,20 +88,21 @@ def test_children_of_a_missing_topic_are_not_found(handlers):
 
 
 def test_plain_topic_is_its_name_alone(handlers):
-    """A topic without settings is its name alone: nothing is filled in, and output-only fields of the request are
-    ignored."""
+    """A topic without settings is its name alone. Nothing is filled in, and output-only fields of the request are
+    ignored.
+    """
     assert protos.Topic(name=TOPIC) == handlers.topic(state=1, satisfies_pzs=True)
 
 
 @pytest.mark.parametrize("retention", [599, 31 * DAY + 1])
 def test_topic_retention_has_bounds(handlers, retention):
-    """A topic retains messages for 10 minutes to 31 days; the error says so in the service's words."""
+    """A topic retains messages for 10 minutes to 31 days. The error has the service's words."""
     message = refused(lambda: handlers.topic(message_retention_duration=seconds(retention)))[1]
     assert message.endswith("but the value must be between 10m and 744h.")
 
 
 def test_update_changes_what_the_mask_names(handlers):
-    """A masked field that is left unset is cleared; what is not masked stays."""
+    """A masked field that is left unset is cleared. Unmasked fields stay."""
     handlers.topic(labels={"a": "x"}, message_retention_duration=seconds(600))
     updated = handlers.publisher.update_topic(
         protos.UpdateTopicRequest(
@@ -139,7 +140,7 @@ def test_update_changes_what_the_mask_names(handlers):
     ],
 )
 def test_publish_is_all_or_nothing(pair, messages, part):
-    """Every limit of a Publish request, and nothing of a refused one is published."""
+    """Every limit of a Publish request is enforced. No message of a refused request is published."""
     request = protos.PublishRequest(topic=TOPIC, messages=[protos.PubsubMessage(**each) for each in messages])
     code, message = refused(lambda: pair.publisher.publish(request.SerializeToString()))
     assert "INVALID_ARGUMENT" == code
@@ -164,8 +165,7 @@ def test_publisher_does_not_choose_id_and_time(pair):
 
 
 def test_deleted_topic_leaves_a_subscription_that_can_be_drained(pair):
-    """A subscription of a deleted topic names `_deleted-topic_`; a new topic of the old name has nothing to do with
-    it."""
+    """A subscription of a deleted topic names `_deleted-topic_`. A new topic of the old name does not affect it."""
     pair.publish("old")
     pair.publisher.delete_topic(protos.DeleteTopicRequest(topic=TOPIC))
     pair.topic()
@@ -189,7 +189,7 @@ def test_detached_subscription_is_empty_and_shut(pair):
 
 
 def test_detached_subscription_does_not_speak_of_its_topic(handlers):
-    """A detached subscription does not show its old topic's retention, which is not for it any more."""
+    """A detached subscription does not show its old topic's retention, which no longer applies to it."""
     handlers.topic(message_retention_duration=seconds(600))
     handlers.subscription()
     handlers.publisher.detach_subscription(protos.DetachSubscriptionRequest(subscription=SUBSCRIPTION))
@@ -199,7 +199,7 @@ def test_detached_subscription_does_not_speak_of_its_topic(handlers):
 
 
 def test_ingestion_says_that_it_does_not_happen(handlers):
-    """The states of a topic with ingestion, and of its source, say that nothing is ingested."""
+    """The states of a topic with ingestion, and of its source, show that nothing is ingested."""
     stream = {"stream_arn": "s", "consumer_arn": "c", "aws_role_arn": "r", "gcp_service_account": "a"}
     kept = handlers.topic(ingestion_data_source_settings={"aws_kinesis": stream})
     assert (2, 4) == (kept.state, kept.ingestion_data_source_settings.aws_kinesis.state)
@@ -214,7 +214,7 @@ def test_ingestion_says_that_it_does_not_happen(handlers):
     ],
 )
 def test_source_that_cannot_be_is_refused(handlers, source, part):
-    """An ingestion source without all that it takes to be reached is refused."""
+    """An ingestion source that lacks a setting to reach it is refused."""
     code, message = refused(lambda: handlers.topic(ingestion_data_source_settings=source))
     assert "INVALID_ARGUMENT" == code
     assert part in message
@@ -228,7 +228,7 @@ def test_source_that_cannot_be_is_refused(handlers, source, part):
     ],
 )
 def test_bucket_has_a_name_that_cloud_storage_allows(handlers, bucket):
-    """A bucket's name must be one that Cloud Storage allows, for export and for ingestion."""
+    """A bucket's name must be allowed by Cloud Storage, for export and for ingestion."""
     handlers.topic()
     _, message = refused(lambda: handlers.subscription(cloud_storage_config={"bucket": bucket}))
     assert "cloud_storage_config.bucket" in message
@@ -247,7 +247,7 @@ def test_bucket_may_have_dots(handlers, bucket):
 
 
 def test_topic_retention_is_told_by_its_subscriptions(pair):
-    """A change of the topic shows in the subscription."""
+    """A change of the topic's retention shows in the subscription."""
     pair.publisher.update_topic(
         protos.UpdateTopicRequest(
             topic=protos.Topic(name=TOPIC, message_retention_duration=seconds(600)),
@@ -259,7 +259,7 @@ def test_topic_retention_is_told_by_its_subscriptions(pair):
 
 
 def test_resource_that_was_returned_does_not_change(pair):
-    """A returned resource may be serialised after the lock was released, when another request has changed it."""
+    """A returned resource does not change when another request changes it, because it may be serialised later."""
     get = protos.GetSubscriptionRequest(subscription=SUBSCRIPTION)
     first = pair.subscriber.get_subscription(get)
 
@@ -272,7 +272,7 @@ def test_resource_that_was_returned_does_not_change(pair):
 
 
 def test_attributes_of_google_clients_are_accepted(pair):
-    """OpenTelemetry's context, which Google's clients add, is kept; other keys that begin with `goog` are refused."""
+    """OpenTelemetry's context, which Google's clients add, is kept. Other keys that begin with `goog` are refused."""
     traced = {"googclient_traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     pair.publisher.publish(
         protos.PublishRequest(topic=TOPIC, messages=[{"data": b"a", "attributes": traced}]).SerializeToString()

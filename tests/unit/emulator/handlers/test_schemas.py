@@ -1,4 +1,4 @@
-"""SchemaService and what a schema does to Publish. No socket."""
+"""SchemaService, and the effect of a schema on Publish. No socket."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def commit(services: Registry, definition: str, kind: int = AVRO) -> Any:
 
 
 def test_imports_are_refused_unless_allowed(services):
-    """Pub/Sub documents that imports are not supported; the emulator may allow the well-known types, and no others."""
+    """Pub/Sub documents that imports are not supported. The emulator may allow the well-known types, but no others."""
     timed, other = (
         f'syntax = "proto3"; import "{name}"; message M {{ int32 a = 1; }}'
         for name in ("google/protobuf/timestamp.proto", "other.proto")
@@ -105,7 +105,7 @@ def delivered(services: Registry) -> list[dict[str, str]]:
 
 
 def test_views_have_their_defaults(services):
-    """GetSchema shows all, the lists leave out the definition, and each can be asked for the other."""
+    """By default GetSchema returns everything and the lists omit the definition. Each accepts the other view."""
     made = create(services)
     lists = services.schemas.list_schemas
     [listed] = lists(protos.ListSchemasRequest(parent="projects/p")).schemas
@@ -120,7 +120,7 @@ def test_views_have_their_defaults(services):
 
 
 def test_revisions_are_listed_newest_first(services):
-    """A rollback is a new revision with the old definition; each can be had by its id."""
+    """A rollback is a new revision with the old definition. Each can be read by its id."""
     first = create(services)
     second = commit(services, TWO)
     third = services.schemas.rollback_schema(protos.RollbackSchemaRequest(name=SCHEMA, revision_id=first.revision_id))
@@ -132,7 +132,7 @@ def test_revisions_are_listed_newest_first(services):
 
 
 def test_last_revision_cannot_be_deleted(services):
-    """The only revision of a schema cannot be deleted; one of several can, and is not found then."""
+    """The only revision of a schema cannot be deleted. One of several can, and is then not found."""
     first = create(services)
     second = commit(services, TWO)
     delete = services.schemas.delete_schema_revision
@@ -147,7 +147,7 @@ def test_last_revision_cannot_be_deleted(services):
 
 
 def test_pages_of_revisions_go_on_when_one_is_deleted_or_added(services):
-    """A token marks a place in time: nothing is left out, and nothing comes twice."""
+    """A token marks a point in time, so no revision is left out or listed twice."""
     made = [create(services).revision_id, *(commit(services, TWO).revision_id for _ in range(3))]
     token, seen = "", []
     for page in range(4):
@@ -176,7 +176,7 @@ def test_unfit_revisions_are_refused(services, definition, kind):
 
 
 def test_schema_has_at_most_twenty_revisions(services):
-    """A schema with twenty revisions takes another only when one was deleted."""
+    """A schema with twenty revisions accepts another only after one was deleted."""
     create(services)
     for index in range(19):
         commit(services, TWO if index % 2 else ONE)
@@ -193,7 +193,7 @@ def test_definition_has_at_most_300_kb(services):
     [(BINARY, b"\x02", True), (BINARY, b"\x02\x00", False), (JSON, b'{"a": 1}', True), (JSON, b"{}", False)],
 )
 def test_messages_are_validated_in_both_encodings(services, encoding, message, fits):
-    """A message is validated by the schema's name and by its text; trailing bytes do not fit."""
+    """A message is validated by the schema's name and by its text. Trailing bytes do not fit."""
     create(services)
     for spec in ({"name": SCHEMA}, {"schema": protos.Schema(type_=AVRO, definition=ONE)}):
         request = protos.ValidateMessageRequest(parent="projects/p", message=message, encoding=encoding, **spec)
@@ -211,7 +211,7 @@ def test_protocol_buffers_are_schemas_too(services):
 
 
 def test_message_names_the_newest_revision_that_it_fits(services):
-    """Revisions are tried newest first; what fits none refuses the whole request."""
+    """Revisions are tried newest first. A message that fits none refuses the whole request."""
     first = create(services)
     second = commit(services, TWO)
     third = services.schemas.rollback_schema(protos.RollbackSchemaRequest(name=SCHEMA, revision_id=first.revision_id))
@@ -235,7 +235,7 @@ def test_message_names_the_newest_revision_that_it_fits(services):
     ],
 )
 def test_refusal_names_message_revision_and_reason(services, kind, definition, encoding, good, bad, reason, problem):
-    """The sentence says which message does not match and why; the ErrorInfo has the reason of the service."""
+    """The error message identifies the message and the cause. The ErrorInfo has the service's reason."""
     revision = create(services, definition, kind).revision_id
     topic(services, encoding=encoding)
 
@@ -290,7 +290,7 @@ def test_range_of_revisions_limits_what_fits(services):
 
 
 def test_topic_needs_a_schema_that_exists_and_an_encoding(services):
-    """NOT_FOUND for the schema or a revision, INVALID_ARGUMENT without an encoding."""
+    """A missing schema or revision is NOT_FOUND. A missing encoding is INVALID_ARGUMENT."""
     assert "NOT_FOUND" == refused(lambda: topic(services))[0]
     create(services)
     assert "NOT_FOUND" == refused(lambda: topic(services, first_revision_id="00000000"))[0]
@@ -299,7 +299,7 @@ def test_topic_needs_a_schema_that_exists_and_an_encoding(services):
 
 
 def test_deleted_schema_poisons_its_topic(services):
-    """The topic says so, and accepts nothing until its settings change."""
+    """The topic shows the deletion, and accepts nothing until its settings change."""
     create(services)
     topic(services)
     services.schemas.delete_schema(protos.DeleteSchemaRequest(name=SCHEMA))

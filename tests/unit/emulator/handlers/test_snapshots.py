@@ -1,4 +1,4 @@
-"""Snapshots and Seek: what comes back, and what is refused. No socket; the clock moves by hand."""
+"""Snapshots and Seek: redelivered messages and refused requests. No socket. The clock moves by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.emulator.conftest import DAY, SNAPSHOT, SUBSCRIPTION, TOPIC, dat
 
 
 def test_topic_retention_serves_a_new_subscription_by_seek(handlers):
-    """A new subscription starts empty, and Seek brings back what the topic retains from before its creation."""
+    """A new subscription starts empty. Seek brings back messages that the topic retains from before its creation."""
     handlers.topic(message_retention_duration=seconds(600))
     handlers.publish("before")
     handlers.subscription()
@@ -27,7 +27,7 @@ def test_topic_retention_serves_a_new_subscription_by_seek(handlers):
 
 
 def test_seek_to_the_future_purges_what_there_is(pair):
-    """A Seek to the future acks the backlog; messages published later are delivered, though that time has not come."""
+    """A Seek to the future acks the backlog. Later messages are delivered, although that time has not come."""
     pair.publish("old")
     time = timestamp_pb2.Timestamp(seconds=int(pair.engine.clock.now()) + DAY)
     pair.snapshots.seek(protos.SeekRequest(subscription=SUBSCRIPTION, time=time))
@@ -36,7 +36,9 @@ def test_seek_to_the_future_purges_what_there_is(pair):
 
 
 def test_snapshot_brings_back_a_backlog(pair):
-    """A snapshot brings back what was unacked at its creation and everything since, on a sibling subscription too."""
+    """A snapshot brings back all messages that were unacked at its creation and all later ones, also on a sibling
+    subscription.
+    """
     pair.subscription("projects/p/subscriptions/sibling")
     pair.publish("acked", "unacked")
     pair.ack(pair.pull(most=1)[0])
@@ -59,7 +61,7 @@ def test_snapshot_of_another_topic_does_not_fit(pair):
 
 
 def test_snapshot_lives_for_a_week_less_the_age_of_its_backlog(pair):
-    """A three days old backlog leaves four days; after that the snapshot is gone."""
+    """A three days old backlog leaves four days. After that the snapshot is gone."""
     pair.publish("x")
     pair.engine.advance(3 * DAY)
     now = pair.engine.clock.now()
@@ -96,7 +98,7 @@ def test_snapshot_labels_can_be_changed(pair):
 
 
 def test_snapshot_is_made_once_and_with_legal_labels(pair):
-    """A refused CreateSnapshot makes no snapshot, and replaces none."""
+    """A refused CreateSnapshot neither makes nor replaces a snapshot."""
 
     def make(**labels: str) -> Any:
         request = protos.CreateSnapshotRequest(name=SNAPSHOT, subscription=SUBSCRIPTION, labels=labels)
@@ -113,7 +115,9 @@ def test_snapshot_is_made_once_and_with_legal_labels(pair):
 
 
 def test_what_is_wrong_is_told_before_what_exists_and_that_before_what_is_missing(pair):
-    """The order of the API's documentation: who creates what exists is told so, whatever else is missing."""
+    """As in the API's documentation, invalid requests are reported before existing resources, and those before missing
+    ones.
+    """
     none = "projects/p/topics/none"
     pair.snapshots.create_snapshot(protos.CreateSnapshotRequest(name=SNAPSHOT, subscription=SUBSCRIPTION))
     again = protos.CreateSnapshotRequest(name=SNAPSHOT, subscription="projects/p/subscriptions/none")
@@ -125,14 +129,14 @@ def test_what_is_wrong_is_told_before_what_exists_and_that_before_what_is_missin
 
 
 def test_snapshot_needs_a_topic(pair):
-    """A subscription whose topic is gone can be drained, but there is nothing that a snapshot would be of."""
+    """A subscription whose topic is gone can be drained, but a snapshot of it is refused."""
     pair.publisher.delete_topic(protos.DeleteTopicRequest(topic=TOPIC))
     request = protos.CreateSnapshotRequest(name=SNAPSHOT, subscription=SUBSCRIPTION)
     assert "FAILED_PRECONDITION" == refused(lambda: pair.snapshots.create_snapshot(request))[0]
 
 
 def test_snapshots_are_listed_by_project_and_in_pages(pair):
-    """A project is named in full; another's snapshots are not this one's."""
+    """A project is named in full. Snapshots of another project are not listed."""
     names = [f"{SNAPSHOT}-{index}" for index in range(3)]
     for name in names:
         pair.snapshots.create_snapshot(protos.CreateSnapshotRequest(name=name, subscription=SUBSCRIPTION))

@@ -1,4 +1,4 @@
-"""What becomes of a stream's last response when the stream breaks; the test plays the transport's part."""
+"""The last response of a stream when the stream breaks. The test plays the transport's part."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOPIC, SUBSCRIPTION = "projects/p/topics/topic", "projects/p/subscriptions/sub"
 
 
 class Call:
-    """The transport as a stream sees it: accepts so many responses, and then the client is gone."""
+    """The transport as a stream sees it. It accepts `accepts` responses, and then the client is gone."""
 
     def __init__(self, first: bytes, accepts: int) -> None:
         self.sent: list[Any] = []
@@ -53,7 +53,7 @@ def engine() -> Iterator[Engine]:
 
 
 def run(engine: Engine, accepts: int, **settings: Any) -> list[Any]:
-    """The responses of a stream on a subscription that has one message; its client leaves when nothing happens."""
+    """Return the responses of a stream on a subscription with one message. The client leaves when nothing happens."""
     services = Registry(engine, Faults())
     services.publisher.create_topic(protos.Topic(name=TOPIC))
     services.subscriber.create_subscription(protos.Subscription(name=SUBSCRIPTION, topic=TOPIC, **settings))
@@ -79,14 +79,14 @@ def only_entry(engine: Engine) -> Any:
 
 
 def test_response_that_was_written_stays_leased(engine):
-    """The messages of a response that was written before the client left stay leased: it may have them."""
+    """The messages of a written response stay leased after the client left, because it may have them."""
     assert 1 == len(run(engine, accepts=1))
     assert only_entry(engine).holder is not None
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 def test_response_that_was_not_written_is_handed_back(engine, exactly_once):
-    """The messages of a response that was not written go to the next consumer at once, and no failure is counted."""
+    """The messages of an unwritten response go to the next consumer at once, and no failure is counted."""
     run(engine, accepts=0, enable_exactly_once_delivery=exactly_once)
 
     entry = only_entry(engine)

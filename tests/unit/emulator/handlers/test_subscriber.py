@@ -1,4 +1,4 @@
-"""Subscriber: what is accepted, refused, filled in and answered. No socket; the clock moves by hand."""
+"""Subscriber: accepted and refused requests, filled-in fields and responses. No socket. The clock moves by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.unit.emulator.conftest import DAY, SUBSCRIPTION, TOPIC, data, refused
     ],
 )
 def test_illegal_masks_change_nothing(pair, paths, message):
-    """One bad path and the whole request is refused."""
+    """One bad path refuses the whole request."""
     request = protos.UpdateSubscriptionRequest(
         subscription=protos.Subscription(name=SUBSCRIPTION, labels={"a": "x"}),
         update_mask=field_mask_pb2.FieldMask(paths=paths),
@@ -38,7 +38,7 @@ def test_illegal_masks_change_nothing(pair, paths, message):
 
 
 def test_defaults_are_filled_in(handlers):
-    """The defaults of the plainest subscription are those that the service answers."""
+    """A plain subscription has the defaults of the service."""
     handlers.topic(message_retention_duration=seconds(600))
     expected = protos.Subscription(
         name=SUBSCRIPTION,
@@ -54,7 +54,7 @@ def test_defaults_are_filled_in(handlers):
 
 
 def test_policies_are_filled_in(pair):
-    """Policies that say nothing are filled in: retries after 10 s to 600 s, five attempts, no expiry."""
+    """Unset fields of a policy are filled in: retries after 10 s to 600 s, five attempts, no expiry."""
     kept = pair.subscription(
         "projects/p/subscriptions/other",
         expiration_policy={},
@@ -74,7 +74,7 @@ def test_server_names_what_has_no_name(pair):
 
 
 def bigtable(**key: Any) -> dict[str, Any]:
-    """A Bigtable subscription's row key, put together from fields of the message."""
+    """Return a Bigtable subscription's row key, built from fields of the message."""
     mapping = {"delimited_key": key}
     return {"bigtable_config": {"table": "projects/p/instances/i/tables/t", "column_family_mapping": mapping}}
 
@@ -186,7 +186,7 @@ def bigtable(**key: Any) -> dict[str, Any]:
     ],
 )
 def test_illegal_settings_are_refused(handlers, settings, code, part):
-    """Every limit of a Subscription, with the service's sentence where it is known; nothing is created."""
+    """Every limit of a Subscription is enforced, with the service's error message if known. Nothing is created."""
     handlers.topic()
     error = refused(lambda: handlers.subscription(**settings))
     assert code == error[0]
@@ -195,7 +195,7 @@ def test_illegal_settings_are_refused(handlers, settings, code, part):
 
 
 def test_export_says_that_it_goes_nowhere(handlers):
-    """An export subscription is kept and returned with the states that say so, and cannot be pulled."""
+    """An export subscription is kept and returned with the states for an inactive export, and cannot be pulled."""
     handlers.topic()
     kept = handlers.subscription(cloud_storage_config={"bucket": "bbb"})
 
@@ -206,13 +206,13 @@ def test_export_says_that_it_goes_nowhere(handlers):
 
 @pytest.mark.parametrize("table", ["p.d.t", "p:d.t", "example.com:p.d.t"])
 def test_table_of_any_project_is_taken(handlers, table):
-    """A table of any project is taken, also of a project of a domain (`example.com:p`)."""
+    """A table of any project is accepted, including a project of a domain (`example.com:p`)."""
     handlers.topic()
     assert table == handlers.subscription(bigquery_config={"table": table}).bigquery_config.table
 
 
 def test_bigtable_that_is_not_there_is_a_permission_denied(handlers):
-    """A missing Bigtable table is the state PERMISSION_DENIED; NOT_FOUND is unused."""
+    """A missing Bigtable table is the state PERMISSION_DENIED, because NOT_FOUND is unused."""
     handlers.topic()
     kept = handlers.subscription(**bigtable(key_fields=["a", "b"], delimiter=b"#"))
 
@@ -227,7 +227,7 @@ def test_disabled_transform_is_kept(handlers):
 
 
 def test_idle_subscription_expires(handlers):
-    """A subscription expires after its ttl without use; one that is used stays."""
+    """A subscription expires after its ttl without use. A used one stays."""
     handlers.topic()
     handlers.subscription(expiration_policy={"ttl": seconds(DAY)})
     handlers.engine.advance(DAY - 1)
@@ -239,7 +239,7 @@ def test_idle_subscription_expires(handlers):
 
 
 def test_shortened_deadline_is_for_what_comes(pair):
-    """An update changes new leases; the masked field left unset goes back to its default."""
+    """An update changes new leases. A masked field that is left unset goes back to its default."""
     for deadline, expected in ((60, 60), (0, 10)):
         request = protos.UpdateSubscriptionRequest(
             subscription=protos.Subscription(name=SUBSCRIPTION, ack_deadline_seconds=deadline),
@@ -250,7 +250,7 @@ def test_shortened_deadline_is_for_what_comes(pair):
 
 @pytest.mark.parametrize("ack_id", ["not-an-ack-id", "", "x" * 190])
 def test_malformed_ack_ids_are_refused(pair, ack_id):
-    """A malformed ack id is refused by both unary calls, with the id in the sentence."""
+    """A malformed ack id is refused, with the id in the error message."""
     request = protos.AcknowledgeRequest(subscription=SUBSCRIPTION, ack_ids=[ack_id])
     assert (
         "INVALID_ARGUMENT",
@@ -259,7 +259,7 @@ def test_malformed_ack_ids_are_refused(pair, ack_id):
 
 
 def test_ack_id_of_another_subscription_is_malformed(pair):
-    """The error for another subscription's ack id names that subscription."""
+    """The ack id of another subscription is refused as malformed."""
     pair.subscription("projects/p/subscriptions/other")
     pair.publish("x")
     [held] = pair.pull()
@@ -293,9 +293,9 @@ def test_pull_needs_a_positive_number(pair):
 
 
 def test_waiting_pull_ends_with_its_subscription(pair):
-    """A successor of the same name is another subscription, and whoever waited for the first one hears NOT_FOUND."""
+    """A successor of the same name is another subscription. A Pull that waits for the first fails with NOT_FOUND."""
     waiting = pair.begin_pull()
-    with pair.engine.open():  # so that the Pull looks again when both are done
+    with pair.engine.open():  # so that the Pull checks again when both are done
         pair.delete_subscription()
         pair.subscription()
 
@@ -303,7 +303,7 @@ def test_waiting_pull_ends_with_its_subscription(pair):
 
 
 def test_successor_of_a_subscription_that_a_pull_waited_on_expires(pair):
-    """The trace that a Pull leaves on a deleted subscription is not taken for activity of its successor."""
+    """The trace that a Pull leaves on a deleted subscription does not count as activity of its successor."""
     waiting = pair.begin_pull()
     pair.delete_subscription()
     refused(lambda: waiting.result(timeout=5))
@@ -324,7 +324,7 @@ def test_late_ack_is_no_error_without_exactly_once(pair):
 
 
 def test_exactly_once_tells_failures_by_id(handlers):
-    """The stale id is told, the good one of the same request counts, and a repeated ack is no error."""
+    """The stale id is reported, the good one of the same request counts, and a repeated ack is not an error."""
     handlers.topic()
     handlers.subscription(enable_exactly_once_delivery=True)
     handlers.publish("a", "b")
@@ -343,7 +343,7 @@ def test_exactly_once_tells_failures_by_id(handlers):
 
 
 def test_exactly_once_acks_fail_on_demand(handlers):
-    """The ordered failure meets one request, and nothing of that is acked."""
+    """The injected failure applies to one request, and nothing of that request is acked."""
     handlers.topic()
     handlers.subscription(enable_exactly_once_delivery=True)
     handlers.publish("a")
@@ -356,7 +356,7 @@ def test_exactly_once_acks_fail_on_demand(handlers):
 
 
 def test_filter_lets_through_what_matches(handlers):
-    """The rest is acked by itself, and does not come back with a seek."""
+    """Messages that do not match are acked automatically, and a seek does not bring them back."""
     handlers.topic(message_retention_duration=seconds(600))
     handlers.subscription(filter='attributes.kind = "good"')
     handlers.publish("a", attributes={"kind": "good"})
@@ -367,8 +367,7 @@ def test_filter_lets_through_what_matches(handlers):
 
 
 def test_failing_message_goes_to_the_dead_letter_topic(handlers):
-    """A message that failed five times is copied to the dead-letter topic with its origin, and the source is rid of
-    it."""
+    """A message that failed five times is copied to the dead-letter topic with its origin, and leaves the source."""
     handlers.topic()
     handlers.topic("projects/p/topics/dead")
     handlers.subscription(dead_letter_policy={"dead_letter_topic": "projects/p/topics/dead"})
@@ -394,7 +393,7 @@ def test_failing_message_goes_to_the_dead_letter_topic(handlers):
 
 
 def test_expired_leases_are_forwarded_without_a_pull(handlers):
-    """A message whose last lease expires goes to the dead-letter topic at its deadline, though nobody pulls."""
+    """A message whose last lease expires goes to the dead-letter topic at its deadline, even without a Pull."""
     handlers.topic()
     handlers.topic("projects/p/topics/dead")
     handlers.subscription(dead_letter_policy={"dead_letter_topic": "projects/p/topics/dead"})
@@ -421,7 +420,7 @@ def test_without_a_dead_letter_topic_attempts_go_on(handlers):
 
 
 def test_label_can_be_changed_though_the_dead_letter_topic_is_gone(handlers):
-    """Only what an update changes is checked again."""
+    """An update checks again only the fields that it changes."""
     handlers.topic()
     handlers.topic("projects/p/topics/dead")
     handlers.subscription(dead_letter_policy={"dead_letter_topic": "projects/p/topics/dead"})
@@ -434,7 +433,7 @@ def test_label_can_be_changed_though_the_dead_letter_topic_is_gone(handlers):
 
 
 def test_ack_ids_of_a_request_of_nodes_client_fit(pair):
-    """3,000 ack ids, as Node's client packs them, are below the limit; beyond it the service's sentence says so."""
+    """3,000 ack ids, as Node's client packs them, are below the limit. Above it the error is the service's."""
     pair.publish("x")
     [received] = pair.pull()
     request = protos.AcknowledgeRequest(subscription=SUBSCRIPTION, ack_ids=[received.ack_id] * 3000)
@@ -447,8 +446,9 @@ def test_ack_ids_of_a_request_of_nodes_client_fit(pair):
 
 
 def test_pull_waits_for_the_response_to_the_publish(pair):
-    """A Pull has a message in hand when the response to its Publish was written, and returns it to the queue if its
-    client leaves before that."""
+    """A Pull delivers a message only after the response to its Publish was written. If its client leaves before that,
+    the message returns to the queue.
+    """
     answer = Answer()
     request = protos.PublishRequest(topic=TOPIC, messages=[protos.PubsubMessage(data=b"x")])
     pair.publisher.publish(request.SerializeToString(), answer)

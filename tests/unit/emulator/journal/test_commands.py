@@ -1,5 +1,6 @@
-"""Commands: what is recorded, and what a replay refuses. That a replay is the same state is a law of
-tests/properties/test_emulator_state.py."""
+"""Commands: recorded calls, and commands that a replay refuses. That a replay has the same state is a law of
+tests/properties/test_emulator_state.py.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from pubsub_spark.schema.schema_types import parse
 TOPIC, SUB, SCHEMA = "projects/p/topics/topic", "projects/p/subscriptions/sub", "projects/p/schemas/schema"
 BODY = b"\x0a\x01a"
 DAY = 86_400.0
-# What asks the broker without changing it, and what fills one that was loaded.
+# Methods that read the broker without changing it, or fill one that was loaded.
 READS = {
     "backlog", "due", "leased_numbers", "oldest_unacked", "origin_of", "outstanding", "scheduled", "snapshot_expiry",
     "topic_of", "wait", "add_subscription", "resume",
@@ -35,7 +36,7 @@ def state() -> State:
 
 @pytest.fixture
 def commands(state: State) -> list[Command]:
-    """What is recorded of a state with a topic and its subscription."""
+    """Return the commands recorded for a state with a topic and its subscription."""
     found: list[Command] = []
     Recorder(state, RESOURCE_FORMAT, found.append)
     topic = state.broker.create_topic(TOPIC, protos.Topic(name=TOPIC), 0)
@@ -59,7 +60,7 @@ def test_every_method_of_the_broker_is_a_change_or_a_read():
 
 
 def test_a_replay_has_schemas_policies_and_resources(state: State, commands: list[Command]):
-    """Revisions keep their ids, which chance gave them; what was deleted is gone."""
+    """Revisions keep their random ids, and deleted resources are gone."""
     schema = state.schemas.create(SCHEMA, parse("AVRO", '"int"'), now=1)
     state.schemas.commit(schema, parse("AVRO", '"int"'), now=2)
     state.policies.set(SUB, b"policy", b"")
@@ -83,7 +84,7 @@ def test_a_take_that_finds_nothing_is_no_command(state: State, commands: list[Co
 
 
 def test_a_call_on_a_deleted_subscription_is_no_command(state: State, commands: list[Command]):
-    """A stream of a subscription that is deleted changes nothing of its successor."""
+    """A stream of a deleted subscription changes nothing of its successor."""
     subscription = state.broker.subscriptions[SUB]
     state.broker.delete_subscription(subscription)
     before = len(commands)
@@ -95,7 +96,7 @@ def test_a_call_on_a_deleted_subscription_is_no_command(state: State, commands: 
 
 
 def test_arguments_by_keyword_are_written_as_others(state: State, commands: list[Command]):
-    """A caller may name any argument, resources and topics too."""
+    """Any argument may be passed by name, including resources and topics."""
     topic = state.broker.create_topic(
         name="projects/p/topics/other", resource=protos.Topic(name="projects/p/topics/other"), retention=60
     )
@@ -106,7 +107,7 @@ def test_arguments_by_keyword_are_written_as_others(state: State, commands: list
 
 
 def test_what_a_tick_does_is_one_command(state: State, commands: list[Command]):
-    """Dead letters that a tick forwards are published again by the tick, and not a second time by themselves."""
+    """Dead letters that a tick forwards are published by the replayed tick instead of a command of their own."""
     broker = state.broker
     dead = broker.create_topic("projects/p/topics/dead", protos.Topic(name="projects/p/topics/dead"), 600.0)
     kept = protos.Subscription(name=SUB, topic=TOPIC, ack_deadline_seconds=10)
@@ -125,7 +126,7 @@ def test_what_a_tick_does_is_one_command(state: State, commands: list[Command]):
 
 
 def test_a_connected_subscription_outlives_its_time_in_the_replay(state: State, commands: list[Command]):
-    """A stream that is open for longer than the subscription lives unused keeps it, and the restart is a use."""
+    """A stream that is open for longer than the subscription's ttl keeps it, and the restart counts as a use."""
     broker = state.broker
     subscription = broker.subscriptions[SUB]
     kept = protos.Subscription(name=SUB, topic=TOPIC)
@@ -142,7 +143,7 @@ def test_a_connected_subscription_outlives_its_time_in_the_replay(state: State, 
 
 
 def test_ids_of_the_run_before_are_not_used_again(state: State, commands: list[Command]):
-    """What was not written before the end, a message or a lease, does not share its id with a later one."""
+    """A message or a lease that was not written before the end does not share its id with a later one."""
     broker = state.broker
     written = len(commands)
     [lost] = broker.publish(broker.topics[TOPIC], [BODY], "", 1.0)
@@ -162,13 +163,13 @@ def test_ids_of_the_run_before_are_not_used_again(state: State, commands: list[C
     [("create_topic", (f"{TOPIC}-2", b"\xff", 0)), ("restart", (float("inf"),)), ("join", (5, None))],
 )
 def test_arguments_that_no_call_has_are_refused(commands: list[Command], name: str, arguments: tuple[Any, ...]):
-    """Bytes that are no resource, and times and names that are none, end the replay with their command."""
+    """Invalid resource bytes, times and names end the replay with an error that names the command."""
     with pytest.raises(ReplayError, match=f"`{name}` cannot be carried out"):
         replayed([*commands, Command(name, arguments, {}, None)])
 
 
 def test_a_replay_that_gives_other_messages_is_refused(state: State, commands: list[Command]):
-    """A take that leases another message than it did ends the replay: an ack of it would lose that one."""
+    """A take that leases another message than it did ends the replay, because an ack of it would lose that message."""
     broker = state.broker
     broker.publish(broker.topics[TOPIC], [BODY], "", 1.0)
     broker.publish(broker.topics[TOPIC], [BODY], "", 1.0)

@@ -1,4 +1,4 @@
-"""The files of a data directory, and what becomes of them when they are damaged."""
+"""The files of a data directory, and their recovery when they are damaged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def group(number: int, size: int = 10) -> list[Command]:
 
 
 def killed(folder: Path, groups: int = 4, size: int = 10) -> Path:
-    """A directory of a process that was killed after it wrote so many groups."""
+    """Return the directory of a process that was killed after it wrote `groups` groups."""
     source = (
         "import os, sys; from pathlib import Path; from pubsub_spark.emulator.journal.files import LogFile;"
         "from tests.unit.emulator.journal.test_files import group;"
@@ -39,7 +39,7 @@ def killed(folder: Path, groups: int = 4, size: int = 10) -> Path:
 
 
 def topics(folder: Path) -> list[str]:
-    """What each group that can be read says."""
+    """Return the text of each group that can be read."""
     log = LogFile(folder)
     try:
         return [commands[0].arguments[0] for _, commands in log.groups()]
@@ -54,12 +54,12 @@ def flip(path: Path, place: int) -> None:
 
 
 def test_groups_outlive_a_kill(tmp_path: Path):
-    """Every group that was appended is read after kill -9, in its order."""
+    """Every group that was appended is read in its order after kill -9."""
     assert ["topic 1", "topic 2", "topic 3", "topic 4"] == topics(killed(tmp_path))
 
 
 def test_a_half_written_end_is_cut_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """A last change that is not whole, as a broken machine may leave it, is cut; those before it are read."""
+    """An incomplete last change, as a broken machine may leave it, is cut. Those before it are read."""
     wal = killed(tmp_path, size=50_000) / WAL
     wal.write_bytes(wal.read_bytes()[:-1000])
 
@@ -83,7 +83,7 @@ def test_a_clean_end_warns_of_nothing(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def test_a_damaged_middle_of_the_write_ahead_log_is_refused(tmp_path: Path):
-    """SQLite would cut everything from the damage on, whole changes too; the byte is named instead."""
+    """SQLite would cut everything from the damage on, including whole changes. The error names the byte instead."""
     wal = killed(tmp_path, size=50_000) / WAL
     flip(wal, wal.stat().st_size // 2)
 
@@ -92,7 +92,7 @@ def test_a_damaged_middle_of_the_write_ahead_log_is_refused(tmp_path: Path):
 
 
 def test_a_damaged_row_is_refused_with_its_number(tmp_path: Path):
-    """A byte of a row that changed on the disk is found by the row's checksum."""
+    """The row's checksum detects a byte that changed on the disk."""
     topics(killed(tmp_path))
     path = tmp_path / LOG
     flip(path, path.read_bytes().index(b"topic 3"))
@@ -105,7 +105,7 @@ def test_a_damaged_row_is_refused_with_its_number(tmp_path: Path):
     "sql", ["DELETE FROM log WHERE number = 2", "UPDATE log SET commands = x'80' WHERE number = 2"]
 )
 def test_a_missing_or_strange_row_is_refused(tmp_path: Path, sql: str):
-    """Rows have numbers without gaps, and checksums that go on from row to row."""
+    """Rows have numbers without gaps, and checksums that continue from row to row."""
     topics(killed(tmp_path))
     with sqlite3.connect(tmp_path / LOG) as database:
         database.execute(sql)
@@ -116,7 +116,7 @@ def test_a_missing_or_strange_row_is_refused(tmp_path: Path, sql: str):
 
 
 def test_a_row_that_has_no_commands_is_refused(tmp_path: Path):
-    """A row with the right checksum and another content, as something else would write it, is damaged, too."""
+    """A row with the right checksum but other content, as another program would write it, is also damaged."""
     log = LogFile(tmp_path)
     log.append([("a", "b")])  # type: ignore[list-item]
     log.close()
@@ -126,7 +126,7 @@ def test_a_row_that_has_no_commands_is_refused(tmp_path: Path):
 
 
 def test_a_damaged_head_is_refused(tmp_path: Path):
-    """A file that is no database says so."""
+    """The error for a file that is not a database says so."""
     (tmp_path / LOG).write_bytes(b"no database at all, but long enough to be taken for one by its length" * 100)
 
     with pytest.raises(DataDirError, match=r"is damaged at its head .*file is not a database"):
@@ -134,7 +134,7 @@ def test_a_damaged_head_is_refused(tmp_path: Path):
 
 
 def test_a_newer_version_is_refused(tmp_path: Path):
-    """What a newer emulator wrote is not read by guessing."""
+    """A file of a newer emulator is refused instead of guessed at."""
     LogFile(tmp_path).close()
     with sqlite3.connect(tmp_path / LOG) as database:
         database.execute("PRAGMA user_version=2")
@@ -145,7 +145,7 @@ def test_a_newer_version_is_refused(tmp_path: Path):
 
 
 def test_another_database_is_refused(tmp_path: Path):
-    """Somebody else's database of the same name is left alone."""
+    """Another program's database of the same name is not touched."""
     with sqlite3.connect(tmp_path / LOG) as database:
         database.execute("CREATE TABLE theirs (x)")
     database.close()
@@ -155,7 +155,7 @@ def test_another_database_is_refused(tmp_path: Path):
 
 
 def test_one_emulator_has_a_directory(tmp_path: Path):
-    """The second is refused, and comes in when the first has let go."""
+    """A second emulator is refused until the first has released the directory."""
     held = files.lock(tmp_path)
 
     with pytest.raises(DataDirError, match=f"`{tmp_path}` is in use by another emulator; stop that one"):
@@ -166,14 +166,14 @@ def test_one_emulator_has_a_directory(tmp_path: Path):
 
 
 def test_a_new_directory_is_private(tmp_path: Path):
-    """Messages are nobody else's to read."""
+    """Only the owner can read the messages."""
     files.lock(tmp_path / "data").close()
 
     assert 0o700 == (tmp_path / "data").stat().st_mode & 0o777
 
 
 def test_a_directory_that_cannot_be_made_says_why(tmp_path: Path):
-    """A file stands where the directory should be."""
+    """A file in place of the directory is an error."""
     (tmp_path / "file").touch()
 
     with pytest.raises(DataDirError, match=r"cannot be used: Not a directory\. Give one that can be written to"):
@@ -181,7 +181,7 @@ def test_a_directory_that_cannot_be_made_says_why(tmp_path: Path):
 
 
 def test_a_base_gives_back_what_was_written(tmp_path: Path):
-    """Also what is longer than one row of it, and the same bytes in two places once."""
+    """A base returns the written data, even if longer than one row. Bytes that occur twice are stored once."""
     frame = b"x" * (5 << 20)
     files.write_base(tmp_path, 7, {"one": [frame, 2.5, None], "two": (frame,)})
 
@@ -213,7 +213,7 @@ def test_a_base_that_is_damaged_or_missing_is_refused(tmp_path: Path, damage: Ca
 
 
 def test_code_in_a_base_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A base is plain data; what names a function is refused."""
+    """A base is plain data. A reference to a function is refused."""
     monkeypatch.setattr(files, "_PlainPickler", pickle.Pickler)
     files.write_base(tmp_path, 7, shutil.rmtree)
 
@@ -222,7 +222,7 @@ def test_code_in_a_base_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_could_not_be_read_again_is_not_written(tmp_path: Path):
-    """An argument that is no plain data, which a new method of the broker might have, fails when it is written."""
+    """An argument that is not plain data, which a new method of the broker might have, fails when it is written."""
     log = LogFile(tmp_path)
 
     with pytest.raises(pickle.PicklingError, match="`PosixPath` is no plain data"):
@@ -231,7 +231,7 @@ def test_what_could_not_be_read_again_is_not_written(tmp_path: Path):
 
 
 def test_rows_that_a_base_has_are_deleted_little_by_little(tmp_path: Path):
-    """The last of them stays, because the checksum of the next one goes on from it."""
+    """The last of the rows stays, because the checksum of the next one continues from it."""
     log = LogFile(tmp_path)
     for each in range(1, 11):
         log.append(group(each))

@@ -1,4 +1,4 @@
-"""The journal of a running emulator: who waits for it, what its end means, and when a base is written."""
+"""The journal of a running emulator: waiting calls, its end, and the time at which a base is written."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def publish(to: Journal, times: int = 1) -> None:
 
 
 def published(folder: Path) -> int:
-    """How many messages the next emulator finds."""
+    """Return the number of messages that the next emulator finds."""
     found = Journal(folder, now=1000.0)
     try:
         return len(found.state.broker.topics[TOPIC].log)
@@ -51,7 +51,7 @@ def published(folder: Path) -> int:
 
 @pytest.mark.parametrize("fsync", ["group", "call", "never"])
 def test_what_was_flushed_is_kept(tmp_path: Path, fsync: FsyncPolicy):
-    """Each policy keeps everything where the process alone ends; `call` writes a row for each."""
+    """Each policy keeps everything if only the process ends. `call` writes a row for each."""
     found = Journal(tmp_path, fsync, now=1000.0)
     found.start()
     publish(found, times=3)
@@ -62,7 +62,7 @@ def test_what_was_flushed_is_kept(tmp_path: Path, fsync: FsyncPolicy):
 
 
 def test_the_end_writes_what_nobody_waited_for(tmp_path: Path):
-    """A stop writes what was recorded, and the directory is free after it."""
+    """A stop writes all recorded commands, and the directory is free afterwards."""
     found = Journal(tmp_path, now=1000.0)
     found.start()
     publish(found)
@@ -72,7 +72,7 @@ def test_the_end_writes_what_nobody_waited_for(tmp_path: Path):
 
 
 def test_calls_that_come_together_are_one_row(begun: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """While one group is written the next one gathers."""
+    """While one group is written, the next one gathers."""
     rows: list[int] = []
     writing, may_write = threading.Event(), threading.Event()
     append = begun._log.append
@@ -98,7 +98,7 @@ def test_calls_that_come_together_are_one_row(begun: Journal, tmp_path: Path, mo
 
 
 def test_a_log_that_cannot_be_written_ends_the_emulator(begun: Journal, monkeypatch: pytest.MonkeyPatch):
-    """A full disk: who waits is told UNAVAILABLE, and the emulator is told to end."""
+    """If the disk is full, waiting calls fail with UNAVAILABLE and the emulator is asked to end."""
     ended: list[BaseException] = []
     begun.on_failure = ended.append
     full = sqlite3.OperationalError("database or disk is full")
@@ -118,7 +118,7 @@ def test_a_log_that_cannot_be_written_ends_the_emulator(begun: Journal, monkeypa
 
 
 def test_the_clock_does_not_go_back(tmp_path: Path):
-    """An emulator whose clock was moved goes on from there after its end."""
+    """An emulator whose clock was moved continues from that time after its end."""
     with Emulator(data_dir=tmp_path) as emulator:
         emulator.create_topic(TOPIC)
         emulator.create_subscription(SUB, TOPIC)
@@ -134,7 +134,7 @@ def test_the_clock_does_not_go_back(tmp_path: Path):
 
 
 def test_a_reset_is_kept_with_its_clock(tmp_path: Path):
-    """After a reset nothing is there, and the time is the machine's."""
+    """After a reset nothing is left, and the time is the machine's."""
     with Emulator(data_dir=tmp_path) as emulator:
         emulator.create_topic(TOPIC)
         emulator.advance(5000)
@@ -152,7 +152,7 @@ def test_a_reset_is_kept_with_its_clock(tmp_path: Path):
 
 
 def test_a_base_is_written_by_another_process_and_begun_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """When the log has grown beyond the base a new one is written, rows that it has go, and no message with them."""
+    """When the log outgrows the base a new one is written and the rows that it has are deleted. No message is lost."""
     monkeypatch.setattr(journal, "_MIN_LOG_BYTES", 1)
     found = Journal(tmp_path, now=1000.0)
     found.start()
@@ -172,7 +172,7 @@ def test_a_base_is_written_by_another_process_and_begun_with(tmp_path: Path, mon
 
 
 def test_a_base_of_something_else_is_refused(begun: Journal, tmp_path: Path):
-    """A base with another content is one sentence, and no traceback."""
+    """A base with other content is a one-line error without a traceback."""
     publish(begun)
     begun.close()
     files.write_base(tmp_path, begun._log.number, {"state": []})
@@ -185,7 +185,7 @@ def test_a_base_of_something_else_is_refused(begun: Journal, tmp_path: Path):
 
 
 def test_the_process_that_writes_a_base_ends_with_the_emulator(begun: Journal, tmp_path: Path):
-    """An emulator that was killed leaves nobody in its directory."""
+    """After an emulator was killed, no process remains in its directory."""
     publish(begun)
     begun.flush()
     command = [sys.executable, "-m", "pubsub_spark.emulator.journal", str(tmp_path), str(begun._log.number)]
@@ -198,7 +198,7 @@ def test_the_process_that_writes_a_base_ends_with_the_emulator(begun: Journal, t
 
 
 def test_a_base_is_not_written_while_there_is_chaos(begun: Journal, monkeypatch: pytest.MonkeyPatch):
-    """What chaos does next is in no base."""
+    """No base is written during chaos, because it does not contain the next choices of chaos."""
     monkeypatch.setattr(journal, "_MIN_LOG_BYTES", 1 << 40)
     publish(begun)
     begun.state.broker.set_chaos(7)

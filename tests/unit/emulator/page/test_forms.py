@@ -1,4 +1,4 @@
-"""Forms made of Avro and Protobuf schemas, and the payloads that come of them."""
+"""Forms made of Avro and Protobuf schemas, and their payloads."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def protobuf():
 
 
 def test_avro_fields():
-    """Each field of a record has its kind; a null that is allowed makes it optional."""
+    """Each field of a record has its kind. A field that allows null is optional."""
     fields = {field.name: field for field in fields_of(AVRO) or ()}
 
     assert [
@@ -65,7 +65,7 @@ def test_avro_fields():
 
 @pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
 def test_avro_payload(encoding):
-    """What was filled in is what a subscriber reads, in either encoding."""
+    """A subscriber reads the filled-in values, in either encoding."""
     data = payload(AVRO, encoding, FLIGHT)
 
     assert {
@@ -77,7 +77,7 @@ def test_avro_payload(encoding):
 
 @pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
 def test_protobuf_payload(protobuf, encoding):
-    """Fields go by their JSON names; what is left empty is not set; 64 bits stay 64 bits."""
+    """Fields have their JSON names. Empty ones are not set, and 64 bits stay 64 bits."""
     filled_in = {"carrier": "UA", "delay": "9007199254740993", "legs": "[1]", "late": "true", "state": "ON"}
     more = {"tailNumber": "aGk=", "next": '{"carrier": "AA"}', "m": '{"a": 1}'}
 
@@ -102,7 +102,7 @@ def test_protobuf_payload(protobuf, encoding):
     ],
 )
 def test_what_does_not_fit_is_a_sentence(filled_in, sentence):
-    """What is no message of the schema is refused, and the field is named."""
+    """A value that does not fit the schema is refused with an error that names the field."""
     with pytest.raises(InvalidMessage) as error:
         payload(AVRO, "BINARY", FLIGHT | filled_in)
 
@@ -110,5 +110,5 @@ def test_what_does_not_fit_is_a_sentence(filled_in, sentence):
 
 
 def test_schema_without_fields_has_no_form():
-    """A schema that is no record is filled in as raw data."""
+    """A schema that is not a record is filled in as raw data."""
     assert fields_of(schema_types.parse("AVRO", '"string"')) is None

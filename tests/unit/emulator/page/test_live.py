@@ -1,4 +1,4 @@
-"""Samples as charts, and that nobody is counted for while nobody looks."""
+"""Samples as charts, taken only while the page is open."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.emulator.conftest import SUBSCRIPTION, TOPIC
 
 
 def test_chart_fills_its_width_from_the_first_second():
-    """One value is a level line, two are a line from edge to edge; the scale ends at a round number."""
+    """One value is a level line, two are a line from edge to edge. The scale ends at a round number."""
     assert "0,50.0 600,50.0" == points([5], 10)
     assert "0,100.0 600,50.0" == points([0, 5], 10)
     assert 60 == len(points(range(60), 100).split())
@@ -20,7 +20,7 @@ def test_chart_fills_its_width_from_the_first_second():
 
 
 def test_chart_has_a_scale_a_time_axis_and_its_values():
-    """What is drawn is also said: labels of both axes, each value as text, and a sentence."""
+    """The drawn data also exist as text: labels of both axes, each value, and a sentence."""
     samples = [Sample(backlog=9000), Sample(backlog=7, oldest=75.0)]
     drawn = charts(SUBSCRIPTION, samples)
 
@@ -47,7 +47,7 @@ def test_everything_is_the_sum(pair):
 
 
 def test_samples_are_taken_while_somebody_looks(pair, monkeypatch):
-    """A viewer gets the rates of each tick; after the last one has left, nothing listens any more."""
+    """A viewer gets the rates of each tick. After the last viewer has left, nothing listens any more."""
     monkeypatch.setattr(live, "_TICK_SECONDS", 0.02)
     monkeypatch.setattr(live, "_LINGER_TICKS", 1)
     engine = pair.engine
@@ -75,7 +75,7 @@ def test_samples_are_taken_while_somebody_looks(pair, monkeypatch):
 
 
 def test_failed_sample_ends_the_events_alone(pair, monkeypatch, caplog):
-    """A mistake in a sample is logged, and ends the events and not the emulator."""
+    """A bug in a sample is logged, and ends the events instead of the emulator."""
     monkeypatch.setattr(live, "_TICK_SECONDS", 0.01)
     monkeypatch.setattr(Live, "_sampled", lambda *_: 1 / 0)
 
@@ -88,7 +88,7 @@ def test_failed_sample_ends_the_events_alone(pair, monkeypatch, caplog):
 
 
 def test_close_ends_every_viewer(handlers):
-    """The end of the emulator ends the events of who looks."""
+    """The end of the emulator ends the events of every viewer."""
 
     async def look():
         seen = Live(handlers.engine, RecentCalls(handlers.engine.now))
@@ -104,7 +104,7 @@ def test_close_ends_every_viewer(handlers):
 
 
 def test_viewer_after_a_pause_waits_for_the_tick(pair, monkeypatch):
-    """Who looks again after nobody has is sent one event a tick, and leaves the event loop to others meanwhile."""
+    """The first viewer after a pause is sent one event per tick, and leaves the event loop free in between."""
     monkeypatch.setattr(live, "_TICK_SECONDS", 0.01)
     monkeypatch.setattr(live, "_LINGER_TICKS", 1)
 
@@ -128,7 +128,7 @@ def test_viewer_after_a_pause_waits_for_the_tick(pair, monkeypatch):
 
 
 def test_viewer_of_no_resource_is_not_sent_away(pair, monkeypatch):
-    """The log of calls watches no topic or subscription, and stays live all the same."""
+    """The log of calls watches no topic or subscription, and still stays live."""
     monkeypatch.setattr(live, "_TICK_SECONDS", 0.01)
     monkeypatch.setattr(live, "_LINGER_TICKS", 1)
 

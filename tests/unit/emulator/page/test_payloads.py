@@ -1,4 +1,4 @@
-"""Payloads as text: by schema, as JSON, as text, as bytes; long ones are cut."""
+"""Payloads as text: by schema, as JSON, as text, as bytes. Long ones are cut."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_payload_is_decoded_by_its_schema():
 
 
 def test_payload_that_does_not_fit_is_shown_as_it_is():
-    """What the schema refuses is text or bytes, with the reason."""
+    """A payload that the schema refuses is shown as text or bytes, with the reason."""
     found = shown(b"\x04h", SCHEMA)
 
     assert ("04 68", "2 bytes") == (found.text, found.kind)
@@ -28,7 +28,7 @@ def test_payload_that_does_not_fit_is_shown_as_it_is():
 
 
 def test_payload_that_is_nested_deeply_is_shown_as_it_is():
-    """A message of two hundred levels is one that fits; JSON of it is more than Python recurses."""
+    """A message of two hundred levels fits the schema, but as JSON it exceeds Python's recursion limit."""
     text = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "R"]}]}'
     schema = SCHEMA._replace(definition=schema_types.parse("AVRO", text))
 
@@ -38,7 +38,7 @@ def test_payload_that_is_nested_deeply_is_shown_as_it_is():
 
 
 def test_payload_without_schema():
-    """JSON is indented, text is text, and what is neither is hexadecimal."""
+    """JSON is indented, text is text, and anything else is hexadecimal."""
     assert ("JSON", '{\n  "a": 1\n}') == (shown(b'{"a":1}', None).kind, shown(b'{"a":1}', None).text)
     assert ("text", "grüß\ndich") == (shown("grüß\ndich".encode(), None).kind, shown("grüß\ndich".encode(), None).text)
     assert ("2 bytes", "ff 00") == (shown(b"\xff\0", None).kind, shown(b"\xff\0", None).text)

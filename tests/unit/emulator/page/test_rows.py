@@ -8,7 +8,7 @@ from pubsub_spark.emulator.page import rows
 
 
 def test_pages_of_a_list():
-    """A list is sorted and cut; a page beyond the last is the last."""
+    """A list is sorted and cut. A page beyond the last is the last."""
     names = ["c", "a", "b"]
 
     assert rows.Page(["a", "b"], 1, 2, 3) == rows.page(names, 1, 2)
@@ -21,7 +21,7 @@ def test_pages_of_a_list():
     [(None, "none"), (0.04, "0.0 s"), (12.3, "12 s"), (310, "5 min 10 s"), (3600, "1 h"), (183_600, "2 d 3 h")],
 )
 def test_durations(seconds, text):
-    """A length of time is said in two units at most."""
+    """A duration is shown in two units at most."""
     assert text == rows.duration(seconds)
 
 

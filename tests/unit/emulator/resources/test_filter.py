@@ -1,4 +1,4 @@
-"""The filter language, rule by rule; the property test compares whole expressions with a naive evaluator."""
+"""The filter language, rule by rule. The property test compares whole expressions with a naive evaluator."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _COM = {"name": "com", "iana.org/language_tag": "en", "my-key": "1"}
     ],
 )
 def test_filter_decides(expected: bool, text: str) -> None:
-    """Each construct of the language gives the documented verdict on one message."""
+    """Each construct of the language has the documented result on one message."""
     assert expected is compile_filter(text)(_COM)
 
 
@@ -93,13 +93,13 @@ def test_escapes_stand_for_characters(value: str, literal: str) -> None:
     ],
 )
 def test_invalid_filter_is_refused_with_its_position(position: int, text: str) -> None:
-    """A filter outside the language is refused, and the sentence says where the reading stopped."""
+    """A filter outside the language is refused, with the position in the error message."""
     with pytest.raises(ValueError, match=rf"is not valid at position {position}: "):
         compile_filter(text)
 
 
 def test_256_bytes_are_the_limit_not_256_characters() -> None:
-    """The limit counts bytes of UTF-8: `é` is two."""
+    """The limit counts bytes of UTF-8, so `é` is two."""
     fits = 'attributes.a = "' + "é" * 119 + 'x"'
 
     assert 256 == len(fits.encode())

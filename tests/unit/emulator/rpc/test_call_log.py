@@ -1,4 +1,4 @@
-"""What the log says of calls, from their bytes."""
+"""Log lines of calls, derived from their bytes."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def ended(rpc, request, response=b"", error=None, messages=0):
     ids=lambda each: each if isinstance(each, str) else "",
 )  # fmt: skip
 def test_sentence_names_resource_and_messages(rpc, request_, said):
-    """A call is told with the resource that its path has in the JSON API, and the number of its messages."""
+    """A call is logged with the resource that its path has in the JSON API, and the number of its messages."""
     assert f"{rpc}, {said}1.2 ms, from ipv4:127.0.0.1:1, OK" == ended(rpc, request_).sentence
 
 
 def test_messages_of_a_pull_are_those_of_its_response():
-    """A Pull is told with what it got, a stream with what it delivered."""
+    """A Pull is logged with the number of messages it got, a stream with the number it delivered."""
     received = protos.PullResponse(received_messages=[protos.ReceivedMessage(message=MESSAGE)] * 3).SerializeToString()
     pull = ended("Pull", protos.PullRequest(subscription=SUBSCRIPTION, max_messages=9), received)
     stream = ended("StreamingPull", protos.StreamingPullRequest(subscription=SUBSCRIPTION), messages=1234)
@@ -51,7 +51,7 @@ def test_messages_of_a_pull_are_those_of_its_response():
 
 
 def test_errors_have_their_sentence():
-    """A call that failed has the code and the message; one that was cancelled or failed by mistake the code."""
+    """A failed call has the code and the message. A call that was cancelled or failed by a bug has the code."""
     refused = ended("GetTopic", b"", error=RpcError("NOT_FOUND", "None."))
 
     assert refused.sentence.endswith("NOT_FOUND: None.")
@@ -61,7 +61,7 @@ def test_errors_have_their_sentence():
 
 
 def test_json_is_one_line():
-    """A record is a line of JSON with the fields of the call, and its exception where it has one."""
+    """A record is a line of JSON with the fields of the call, and its exception if it has one."""
     formatter = call_log.JsonFormatter()
     record = logging.LogRecord("emulator", logging.INFO, "", 0, "%s", ("Hällo\nall",), None)
     record.fields = {"rpc": "Publish", "messages": 2}

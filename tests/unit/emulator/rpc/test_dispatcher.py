@@ -57,14 +57,15 @@ def code(dispatcher: Dispatcher, raw: bytes, method: str = CREATE_TOPIC) -> str:
 
 
 def test_request_is_answered_and_recorded(dispatcher, recorder):
-    """A request is answered, and recorded with its metadata."""
+    """A request is answered and recorded with its metadata."""
     assert TOPIC == ask(dispatcher, TOPIC)
     assert [("CreateTopic", (("x-goog-a", "b"),))] == recorder.calls
 
 
 def test_errors_have_a_code(dispatcher, recorder):
     """An unknown method (which no interceptor sees), bytes that are not a request, and an exception of a handler each
-    have a status code."""
+    have a status code.
+    """
 
     def fail(_: bytes, _context: RpcContext) -> bytes:
         raise ZeroDivisionError
@@ -77,7 +78,7 @@ def test_errors_have_a_code(dispatcher, recorder):
 
 
 def test_fault_comes_before_the_handler(dispatcher, faults, recorder):
-    """The call is recorded, and does nothing."""
+    """The call is recorded, but its handler does not run."""
     faults.add(Fault("CreateTopic", "UNAVAILABLE"))
 
     assert "UNAVAILABLE" == code(dispatcher, TOPIC)
@@ -101,7 +102,7 @@ def test_slow_handler_runs_on_the_pool(dispatcher):
 
 
 def test_call_whose_client_left_is_cancelled(dispatcher, faults):
-    """The context of a call whose client has left says that it was cancelled."""
+    """The context of a call is cancelled when its client has left."""
     faults.add(Fault("CreateTopic", None, delay=3600))
     context = RpcContext(CREATE_TOPIC)
 
@@ -114,7 +115,7 @@ def test_call_whose_client_left_is_cancelled(dispatcher, faults):
 
 
 def test_stop_ends_what_a_fault_delays(dispatcher, faults):
-    """At `stop` a delayed call ends with UNAVAILABLE, and so does every later call."""
+    """After `stop` a delayed call ends with UNAVAILABLE, and so does every later call."""
     faults.add(Fault("CreateTopic", None, delay=3600))
 
     async def stop() -> None:

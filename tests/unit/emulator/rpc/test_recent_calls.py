@@ -1,4 +1,4 @@
-"""The log of calls: how each ended, and that it does not grow."""
+"""The log of calls: the end of each, and a bounded size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ending(error: BaseException | None = None):
 
 
 def test_calls_are_logged_with_their_end():
-    """An answer is OK; an error has its code and sentence; a call that was given up is CANCELLED."""
+    """A success is OK, an error has its code and message, and a call abandoned by its client is CANCELLED."""
     log = RecentCalls(lambda: 5.0)
 
     assert b"answer" == asyncio.run(log(CONTEXT, ending()))
@@ -38,7 +38,7 @@ def test_calls_are_logged_with_their_end():
 
 
 def test_oldest_calls_go():
-    """The log keeps the latest calls."""
+    """The log keeps only the latest calls."""
     log = RecentCalls(lambda: 5.0, most=2)
     for _ in range(3):
         asyncio.run(log(CONTEXT, ending()))

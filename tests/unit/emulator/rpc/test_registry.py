@@ -1,4 +1,4 @@
-"""The services together: faults that a test orders, time that it moves, and the way back to nothing."""
+"""The services together: faults that a test injects, time that it moves, and the reset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.emulator.conftest import DAY, data, refused, seconds
 
 
 def test_fault_meets_as_many_calls_as_were_ordered(handlers):
-    """Two that come at the same moment do not both get the only one."""
+    """Two calls at the same moment do not both get the only fault."""
 
     class Slow(str):
         """A code whose comparison lets another thread run."""
@@ -32,7 +32,7 @@ def test_fault_meets_as_many_calls_as_were_ordered(handlers):
 
 
 def test_time_moves_past_what_falls_due_on_the_way(handlers):
-    """The lease ends after 10 s and the backoff 10 s later, though the clock moves by 21 s at once."""
+    """The lease ends after 10 s and the backoff 10 s later, although the clock moves by 21 s at once."""
     handlers.topic()
     handlers.subscription(retry_policy={"minimum_backoff": seconds(10), "maximum_backoff": seconds(10)})
     handlers.publish("x")
@@ -42,7 +42,7 @@ def test_time_moves_past_what_falls_due_on_the_way(handlers):
 
 
 def test_time_does_not_go_back(handlers):
-    """A negative advance is an error, not a rewind."""
+    """A negative advance is an error instead of a rewind."""
     with pytest.raises(ValueError, match="Time can only move on"):
         handlers.engine.advance(-1)
 
@@ -61,7 +61,7 @@ def test_reset_forgets_everything(pair):
 
 
 def test_reset_takes_back_the_time_that_was_moved(pair):
-    """A message that the next test publishes is of today, though the last test advanced the clock by a month."""
+    """After a reset the time is today's, although the last test advanced the clock by a month."""
     today = pair.engine.now()
     pair.engine.advance(31 * DAY)
 
@@ -83,7 +83,7 @@ def test_reset_takes_back_the_time_that_was_moved(pair):
     ids=["subscription", "its topic", "pulled", "snapshot", "schema", "project"],
 )
 def test_every_service_names_the_rule_of_names(pair, call):
-    """A name that cannot be one is refused with the rule, whichever service is given it."""
+    """An invalid name is refused with the rule by every service."""
     code, message = refused(lambda: call(pair))
 
     assert "INVALID_ARGUMENT" == code

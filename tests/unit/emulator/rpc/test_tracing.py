@@ -1,4 +1,4 @@
-"""Spans of calls, where OpenTelemetry is configured; a process of its own configures it."""
+"""Spans of calls, if OpenTelemetry is configured. A process of its own configures it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ print(json.dumps(found))
 
 
 def test_calls_are_spans_where_the_sdk_is_configured():
-    """A call is a span below the client's, with its RPC and whether it failed; without the SDK there is nothing."""
+    """A call is a span below the client's, with its RPC and whether it failed. Without the SDK there are no spans."""
     done = subprocess.run([sys.executable, "-c", CONFIGURED], capture_output=True, text=True, cwd=ROOT, timeout=60)
 
     assert "" == done.stderr

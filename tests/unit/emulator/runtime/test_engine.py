@@ -22,8 +22,9 @@ def engine() -> Iterator[Engine]:
 
 
 def test_listeners_hear_of_a_locked_section_when_it_is_over(engine):
-    """A listener gets all events of a locked section at once and in order, before the next section; none from before it
-    was added."""
+    """A listener gets all events of a locked section at once and in order, before the next section. It gets none from
+    before it was added.
+    """
     heard: list[Sequence[Event]] = []
     with engine.open() as (broker, _):
         broker.create_topic(ONE)
@@ -37,7 +38,7 @@ def test_listeners_hear_of_a_locked_section_when_it_is_over(engine):
 
 
 def test_listener_may_change_what_it_hears_of(engine):
-    """A listener may change the state when it gets an event, and gets the events of that, too."""
+    """A listener may change the state when it gets an event, and also gets the events of that change."""
     heard: list[Event] = []
 
     def listen(events: Sequence[Event]) -> None:

@@ -1,4 +1,4 @@
-"""One JavaScript function: what it is given, what it may return, and what ends it."""
+"""One JavaScript function: its arguments, its allowed results, and its limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(body: str, *messages: Transformable) -> list[object]:
 
 
 def test_function_changes_data_and_attributes():
-    """A message goes in as text and attributes with its metadata, and what is returned comes out."""
+    """The function gets the message as text and attributes with its metadata. Its result replaces the message."""
     assert [("HI, 7, grüß".encode(), {"a": "b", "when": "2026-01-31T12:00:00Z"})] == run(
         "message.data = message.data.toUpperCase() + ', ' + metadata.message_id + ', grüß';"
         "message.attributes.when = metadata.publish_time; return message;",
@@ -29,12 +29,12 @@ def test_function_changes_data_and_attributes():
 
 
 def test_null_drops():
-    """What the function answers with null is dropped, and its neighbours are not."""
+    """A message whose result is null is dropped. Its neighbours are not."""
     assert [None, (b"b", {})] == run("return message.data == 'a' ? null : message;", message(b"a"), message(b"b"))
 
 
 def test_attributes_that_are_left_out_stay():
-    """Empty attributes remove all; none at all leave them."""
+    """Empty attributes remove all. Without attributes in the result they stay."""
     assert [(b"x", {"a": "b"})] == run("return {data: 'x'};", message(a="b"))
     assert [(b"x", {})] == run("return {data: 'x', attributes: {}};", message(a="b"))
 
@@ -60,12 +60,12 @@ def test_attributes_that_are_left_out_stay():
     ],
 )  # fmt: skip
 def test_failures_are_told(body, why):
-    """What a function throws, or should not return, is the error of that message."""
+    """An exception or an invalid result is the error of that message."""
     assert [why] == run(body)
 
 
 def test_bytes_that_are_no_text_fail():
-    """JavaScript has texts alone."""
+    """JavaScript has only text, so data that is not UTF-8 fails."""
     assert ["the data of the message is not UTF-8, which JavaScript needs", (b"b", {})] == run(
         "return message;", message(b"\xff"), message(b"b")
     )
@@ -73,7 +73,7 @@ def test_bytes_that_are_no_text_fail():
 
 def test_endless_loop_fails_alone(monkeypatch):
     """A message that takes too long fails, its neighbours do not, and the function can be used again."""
-    monkeypatch.setattr(javascript, "_LIMIT_SECONDS", 0.25)  # of less, a busy machine takes it for the others, too
+    monkeypatch.setattr(javascript, "_LIMIT_SECONDS", 0.25)  # with less, the others also exceed it on a busy machine
     function = Function("f", "function f(m) { while (m.data == 'loop'); return m; }")
 
     made = function.run([message(b"a"), message(b"loop"), message(b"b")])
@@ -84,7 +84,7 @@ def test_endless_loop_fails_alone(monkeypatch):
 
 
 def test_too_much_memory_fails_alone(monkeypatch):
-    """A function that fills the memory loses its context; the next message has a new one."""
+    """A function that fills the memory loses its context. The next message has a new one."""
     monkeypatch.setattr(javascript, "_MAX_MEMORY_BYTES", 20 << 20)
     monkeypatch.setattr(javascript, "_LIMIT_SECONDS", 20)
     code = "function f(m) { const all = []; while (m.data == 'big') all.push(new Array(100000).fill(1.5)); return m; }"
@@ -105,11 +105,11 @@ def test_too_much_memory_fails_alone(monkeypatch):
     ],
 )
 def test_code_is_checked(name, code, why):
-    """Code that does not load, or has no such function, is refused before it meets a message."""
+    """Code that does not load, or does not have the function, is refused before it receives a message."""
     with pytest.raises(TransformError, match=why.replace("(", r"\(")):
         Function(name, code).check()
 
 
 def test_arrow_functions_are_functions():
-    """A function may be declared in any way."""
+    """A function may also be declared as an arrow function."""
     Function("f", "const f = (message, metadata) => message;").check()

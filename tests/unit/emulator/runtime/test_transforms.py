@@ -1,4 +1,4 @@
-"""The functions of a resource: in order, those that are enabled, the same ones while they do not change."""
+"""The functions of a resource: in order, only enabled ones, and the same ones until they change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOPIC = "projects/p/topics/news"
 
 
 def topic(*bodies: str, disabled: tuple[int, ...] = ()):
-    """A Topic whose transforms have these bodies."""
+    """Return a Topic whose transforms have these bodies."""
     udfs = [{"function_name": f"f{n}", "code": f"function f{n}(m, d) {{ {body} }}"} for n, body in enumerate(bodies)]
     transforms = [{"javascript_udf": udf, "disabled": n in disabled} for n, udf in enumerate(udfs)]
     return protos.Topic(name=TOPIC, message_transforms=transforms)
@@ -30,7 +30,7 @@ def run(resource, *data: bytes):
 
 
 def test_functions_run_in_order():
-    """Each function is given what the one before has made; what was dropped or has failed goes no further."""
+    """Each function receives the result of the one before. Dropped and failed messages go no further."""
     resource = topic(
         "if (m.data == 'x') return null; if (m.data == 'y') throw 'no'; m.data += '1'; return m;",
         "m.data += '2'; return m;",
@@ -40,7 +40,7 @@ def test_functions_run_in_order():
 
 
 def test_functions_run_where_an_event_loop_runs():
-    """An asynchronous test may publish in process, and create what it publishes to."""
+    """An asynchronous test may publish in process, and create the topic for it."""
 
     async def work():
         check(topic("return m;").message_transforms)
@@ -50,14 +50,14 @@ def test_functions_run_where_an_event_loop_runs():
 
 
 def test_disabled_functions_do_not_run():
-    """What is disabled is skipped; where all are, there is nothing to run."""
+    """Disabled functions are skipped. If all are disabled, nothing runs."""
     assert [b"a2"] == run(topic("throw 'no'", "m.data += '2'; return m;", disabled=(0,)), b"a")
     assert Transforms().runner(TOPIC, topic("return m;", disabled=(0,))) is None
     assert Transforms().runner(TOPIC, topic()) is None
 
 
 def test_runner_is_kept_until_functions_change():
-    """The same functions have the same runner; others, or those of a successor after a deletion, a new one."""
+    """The same functions keep their runner. Others, or those of a successor after a deletion, get a new one."""
     transforms = Transforms()
     first = transforms.runner(TOPIC, topic("return m;"))
 
@@ -68,7 +68,7 @@ def test_runner_is_kept_until_functions_change():
 
 
 def test_without_v8_nothing_is_run(monkeypatch):
-    """Where mini-racer is missing a function is refused, and messages of one that was restored fail with the reason."""
+    """Without mini-racer a function is refused, and messages of a restored one fail with the reason."""
     monkeypatch.setitem(sys.modules, "py_mini_racer", None)
     sentence = "it needs `mini-racer`; install pubsub-spark with its extra `emulator-transforms`"
 
@@ -79,7 +79,7 @@ def test_without_v8_nothing_is_run(monkeypatch):
 
 
 def test_code_that_does_not_load_any_more_fails_its_messages():
-    """A function that was restored, and cannot be loaded, is the error of each message."""
+    """A restored function that cannot be loaded is the error of each message."""
     [first, second] = run(topic("return ("), b"a", b"b")
 
     assert first == second
@@ -87,7 +87,7 @@ def test_code_that_does_not_load_any_more_fails_its_messages():
 
 
 def test_bad_code_is_invalid():
-    """What cannot be run is refused, with the name of the function and the reason."""
+    """A function that cannot run is refused, with its name and the reason."""
     with pytest.raises(RpcError, match=r"The message transform `f0` cannot be run: .*SyntaxError") as error:
         check(topic("return (").message_transforms)
     assert "INVALID_ARGUMENT" == error.value.code

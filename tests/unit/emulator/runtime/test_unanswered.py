@@ -19,7 +19,7 @@ def pending() -> Unanswered:
 
 
 def test_no_barrier_without_a_pending_response(pending):
-    """A topic whose responses are written delays nothing, whatever is pending on another."""
+    """A topic without pending responses delays nothing, whatever is pending on another."""
     answer = Answer()
     pending.add(answer, TOPIC)
     pending.add(Answer(), "projects/p/topics/other")
@@ -30,7 +30,7 @@ def test_no_barrier_without_a_pending_response(pending):
 
 
 def test_barrier_opens_with_the_last_response(pending):
-    """It opens when all were written that were pending when it was made; a later one is not waited for."""
+    """It opens when all responses were written that were pending at its creation. It does not wait for later ones."""
     first, second = Answer(), Answer()
     for each in (first, second):
         pending.add(each, TOPIC)
@@ -62,7 +62,7 @@ def test_cancelled_delivery_disturbs_nobody(pending):
 
 @pytest.mark.parametrize("on_a_thread", [False, True])
 def test_response_that_nobody_reads_is_waited_for_once(pending, monkeypatch, on_a_thread):
-    """After a moment it counts as written, so the next delivery does not wait for it."""
+    """After a moment the response counts as written, so the next delivery does not wait for it."""
     monkeypatch.setattr(unanswered, "MAX_SECONDS", 0.01)
     pending.add(Answer(), TOPIC)
     barrier = pending.barrier(TOPIC)

@@ -1,4 +1,4 @@
-"""BigQuery's REST API, as a table asks it; the test plays the server's part."""
+"""BigQuery's REST API, as a table calls it. The test plays the server's part."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELDS = [{"name": "a", "type": "INT64"}, {"name": "b", "type": "STRING", "mode"
 
 
 class Server(ThreadingHTTPServer):
-    """Answers every request with `status` and `answer`, and keeps them."""
+    """A server that answers every request with `status` and `answer`, and keeps the requests."""
 
     def __init__(self) -> None:
         self.status = 200
@@ -65,7 +65,9 @@ def table(server: Server) -> Iterator[RestTable]:
 
 
 def test_rows_are_inserted_with_their_types(server, table):
-    """Columns are asked for by tables.get; rows go by insertAll, what JSON lacks as text; refused ones are told."""
+    """Columns are read by tables.get. Rows are sent by insertAll, with types that JSON lacks as text. Refused rows are
+    returned.
+    """
     server.answer = {"schema": {"fields": FIELDS}}
     assert {"a": "INTEGER", "b": "REPEATED"} == table.columns()
     server.answer = {"insertErrors": [{"index": 1, "errors": []}, {"index": 1, "errors": []}]}
@@ -85,7 +87,7 @@ def test_rows_are_inserted_with_their_types(server, table):
     ("status", "state"), [(404, "NOT_FOUND"), (403, "PERMISSION_DENIED"), (401, "PERMISSION_DENIED")]
 )
 def test_refusals_are_states(server, table, status, state):
-    """A table that is not there, or not for us, is a state of the subscription."""
+    """A missing or forbidden table is a state of the subscription."""
     server.status = status
     with pytest.raises(DestinationError) as error:
         table.columns()
@@ -97,7 +99,7 @@ def test_refusals_are_states(server, table, status, state):
 
 
 def test_other_errors_are_tried_again(server, table):
-    """An endpoint that fails, or is not there, is no fact about the table."""
+    """A failing or missing endpoint is not a state of the table."""
     server.status = 503
     with pytest.raises(OSError, match="answers 503"):
         table.columns()
@@ -113,5 +115,5 @@ def test_other_errors_are_tried_again(server, table):
     [("p.d.t", ("p", "d", "t")), ("p:d.t", ("p", "d", "t")), ("example.com:p.d.t", ("example.com:p", "d", "t"))],
 )
 def test_parts_of_a_table(table, expected):
-    """A project may have the domain of its organisation."""
+    """A project may include the domain of its organisation."""
     assert expected == parts(table)

@@ -1,4 +1,4 @@
-"""Rows of BigQuery subscriptions, and the tables that they do not fit."""
+"""Rows of BigQuery subscriptions, and tables that do not fit them."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def topic_schema(kind: Any, text: str) -> TopicSchema:
 
 @pytest.mark.parametrize(("column", "value"), [("BYTES", b"{}"), ("STRING", "{}"), ("JSON", "{}")])
 def test_without_a_schema_there_is_data(column, value):
-    """The data go into the column `data`, as text where that is not BYTES."""
+    """The data go into the column `data`, as text if that is not BYTES."""
     assert {"data": value} == row(b"{}", {"data": column})
 
 
 def test_metadata_have_columns():
-    """The ordering key is an attribute; attributes are JSON."""
+    """The ordering key is an attribute. Attributes are JSON."""
     found = row(b"a", {"data": "BYTES", **METADATA}, write_metadata=True)
 
     assert (SUB, "10000000000000000") == (found["subscription_name"], found["message_id"])
@@ -75,7 +75,7 @@ def test_metadata_have_columns():
     ids=["Avro", "Protobuf"],
 )
 def test_topic_schema_makes_the_columns(kind, text, data, columns, expected):
-    """A field goes into the column of its name, as BigQuery has it; a map is a list of keys and values."""
+    """A field is written to the column of its name, as BigQuery has it. A map is a list of keys and values."""
     schema = topic_schema(kind, text)
 
     assert expected == row(data, columns, schema, use_topic_schema=True)
@@ -98,7 +98,7 @@ def test_topic_schema_makes_the_columns(kind, text, data, columns, expected):
     ],
 )  # fmt: skip
 def test_tables_that_do_not_fit(columns, fields, sentence):
-    """What the table lacks, or has as another type, is a mismatch of the whole subscription."""
+    """A missing column, or one of another type, is a mismatch of the whole subscription."""
     with pytest.raises(DestinationError) as error:
         row(b"{}", columns, topic_schema("AVRO", AVRO), **fields)
 
@@ -106,7 +106,7 @@ def test_tables_that_do_not_fit(columns, fields, sentence):
 
 
 def test_table_schema_takes_json_objects():
-    """With useTableSchema the data are a JSON object of columns; what has none is dropped, or makes no row."""
+    """With useTableSchema the data are a JSON object of columns. Other fields are dropped, or prevent the row."""
     columns = {"a": "INTEGER", "j": "JSON"}
 
     assert {"a": 1, "j": '{"x": [1]}'} == row(b'{"a": 1, "j": {"x": [1]}}', columns, use_table_schema=True)
@@ -117,7 +117,7 @@ def test_table_schema_takes_json_objects():
 
 
 def test_types_by_their_names_and_symbols_of_any_script():
-    """A type that is defined elsewhere is what it is, and what fastavro's parser refuses is read."""
+    """A type that is defined elsewhere is resolved, and schemas that fastavro's parser refuses are read."""
     symbols = {"type": "enum", "name": "E", "symbols": ["x", "ä"]}
     price = {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 12}  # ignored
     fields = [("e", symbols), ("named", ["E", "null"]), ("price", price)]
@@ -135,13 +135,13 @@ def test_types_by_their_names_and_symbols_of_any_script():
 
 
 def test_message_that_is_none_of_the_schema_makes_no_row():
-    """It is a ValueError of that message alone."""
+    """A message that does not fit the schema is a ValueError of that message alone."""
     with pytest.raises(ValueError, match="a"):
         row(b'{"a": "x"}', AVRO_COLUMNS, topic_schema("AVRO", AVRO), use_topic_schema=True)
 
 
 def test_day_that_no_calendar_has_makes_no_row():
-    """What Avro can say of a date and Python cannot is an error of that message alone."""
+    """A date that Avro allows and Python does not is an error of that message alone."""
     data = AVRO_JSON.replace(b'"day": 2', b'"day": 2147483647')
     with pytest.raises(OverflowError, match="greater than maximum"):
         row(data, AVRO_COLUMNS, topic_schema("AVRO", AVRO), use_topic_schema=True)

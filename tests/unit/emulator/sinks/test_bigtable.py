@@ -1,4 +1,4 @@
-"""Rows of Bigtable subscriptions, out of messages alone."""
+"""Rows of Bigtable subscriptions, made from messages alone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_row_is_named_for_its_message():
 
 
 def test_metadata_have_a_family():
-    """The metadata are cells of `pubsub_metadata`; attributes are JSON, the ordering key is one of them."""
+    """The metadata are cells of `pubsub_metadata`. Attributes are JSON, including the ordering key."""
     _, [_, *metadata] = made(b"a", write_metadata=True)
 
     assert {"pubsub_metadata"} == {cell.family for cell in metadata}
@@ -61,6 +61,6 @@ def test_fields_become_columns():
 
 @pytest.mark.parametrize("data", [b'{"a": "x"}', b"[]", b"no"])
 def test_messages_without_a_key_are_no_rows(data):
-    """What is no JSON object, or lacks a field of the key, makes no row."""
+    """A message makes no row if it is not a JSON object or lacks a field of the key."""
     with pytest.raises(ValueError, match=r"has no field `b`|not a JSON object|Expecting value"):
         made(data, column_family_mapping=BY_KEY)

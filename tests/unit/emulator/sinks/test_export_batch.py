@@ -1,4 +1,4 @@
-"""When the batch of an export ends."""
+"""The end of an export's batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def leases(count: int, size: int = 10) -> list[Lease]:
 
 
 def test_empty_batch_never_ends():
-    """Nothing is written for nothing."""
+    """An empty batch never ends, so nothing is written."""
     batch = OpenBatch(Limits(60))
 
     assert not batch.is_due(1e9)
@@ -20,7 +20,7 @@ def test_empty_batch_never_ends():
 
 
 def test_time_counts_from_the_first_message():
-    """A batch is open from its first message on."""
+    """A batch's time counts from its first message."""
     batch = OpenBatch(Limits(60))
     batch.add(leases(1), now=100)
     batch.add(leases(1), now=150)
@@ -31,7 +31,7 @@ def test_time_counts_from_the_first_message():
 
 
 def test_messages_end_it():
-    """A batch has no more messages than it may have."""
+    """A batch ends at its maximum number of messages."""
     batch = OpenBatch(Limits(60, messages=3))
     batch.add(leases(2), now=0)
 
@@ -41,7 +41,7 @@ def test_messages_end_it():
 
 
 def test_bytes_end_it():
-    """The message that reaches the bytes is still in the batch."""
+    """The message that reaches the maximum of bytes is still in the batch."""
     batch = OpenBatch(Limits(60, bytes=25))
     batch.add(leases(2), now=0)
 

@@ -23,7 +23,7 @@ def avro(schema, records):
 
 
 def test_text_between_delimiters():
-    """Lines are messages, the last with or without its delimiter; so is text between others."""
+    """Lines are messages, the last with or without its delimiter. So is text between other delimiters."""
     assert [b"a", b"b"] == [each.data for each in messages(settings(text_format={}), b"a\nb\n")]
     assert [b"a", b"b\n"] == [each.data for each in messages(settings(text_format={"delimiter": "||"}), b"a||b\n")]
     assert [] == list(messages(settings(text_format={}), b""))
@@ -38,7 +38,7 @@ def test_avro_records_are_messages_in_binary():
 
 
 def test_pubsub_avro_has_its_data_and_attributes_back():
-    """What a subscription exported comes in as it was published."""
+    """Data and attributes from an export are ingested as they were published."""
     fields = [
         {"name": "data", "type": "bytes"},
         {"name": "attributes", "type": {"type": "map", "values": "string"}},
@@ -52,11 +52,11 @@ def test_pubsub_avro_has_its_data_and_attributes_back():
 
 
 def test_other_formats_are_refused():
-    """What is not of the format is no message."""
+    """Content of another format is refused."""
     with pytest.raises(ValueError):
         list(messages(settings(avro_format={}), b"no avro at all"))
     other = avro({"type": "record", "name": "M", "fields": [{"name": "x", "type": "int"}]}, [{"x": 1}])
-    with pytest.raises(ValueError, match="type"):  # fastavro says so by a class of its own
+    with pytest.raises(ValueError, match="type"):  # fastavro raises a class of its own here
         list(messages(settings(avro_format={}), other.replace(b'"type"', b'"typo"')))
     with pytest.raises(ValueError, match="no `data`"):
         list(messages(settings(pubsub_avro_format={}), other))

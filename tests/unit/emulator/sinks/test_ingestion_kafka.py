@@ -1,4 +1,4 @@
-"""What becomes of a Kafka record that Pub/Sub would refuse, and an emulator without the client."""
+"""Kafka records that Pub/Sub would refuse, and an emulator without the client."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from pubsub_spark.emulator.sinks.ingestion_kafka import read_properties, within_
     [("", "v"), ("goog-a", "v"), ("GOOG", "v"), ("n" * 257, "v"), ("\u20ac" * 86, "v"), ("n", "v" * 1025)],
 )
 def test_attributes_that_would_be_refused_are_left_out(name: str, value: str):
-    """The others of the record are kept, up to the limits."""
+    """The record's other attributes are kept, up to the limits."""
     longest = {"n" * 256: "v" * 1024}
     assert longest == within_limits({name: value, **longest})
 
 
 def test_attributes_beyond_a_hundred_are_left_out():
-    """The first of them are kept, which are those that say where the record is from."""
+    """The first hundred are kept, because they contain the origin of the record."""
     given = {f"h{number}": "v" for number in range(101)}
     assert list(given)[:100] == list(within_limits(given))
 
 
 def test_properties_are_lines(tmp_path: Path):
-    """A value may have `=` in it; comments and empty lines are none."""
+    """A value may contain `=`. Comments and empty lines are ignored."""
     path = tmp_path / "client.properties"
     path.write_text("# login\n\nsasl.username = me\nsasl.password=a=b \n")
 
@@ -44,7 +44,7 @@ def test_properties_are_lines(tmp_path: Path):
 
 
 def test_properties_without_a_broker_are_refused(tmp_path: Path):
-    """They would do nothing."""
+    """Without a broker they would have no effect."""
     with pytest.raises(OSError, match="give that as `kafka_endpoint`"):
         external_services.sources(EmulatorOptions(kafka_config=tmp_path))
 

@@ -1,4 +1,4 @@
-"""Names and contents of exported objects, from messages alone."""
+"""Names and contents of exported objects, made from messages alone."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def topic_schema(*texts: str, encoding: str = "BINARY") -> TopicSchema:
     ],
 )
 def test_names_are_made_of_prefix_datetime_and_suffix(fields, name):
-    """The datetime is that of the first message, in UTC and in the format that was asked for."""
+    """The datetime is that of the first message, in UTC and in the configured format."""
     assert name == object_name(config(**fields), 1695615000.0, "id")
 
 
@@ -81,7 +81,7 @@ def test_avro_has_the_data():
 
 
 def test_avro_has_the_metadata():
-    """With metadata it has subscription, id, time and attributes, among which the ordering key is."""
+    """With metadata a record has subscription, id, time and attributes, including the ordering key."""
     encoded = encoder(config(avro_config={"write_metadata": True}))([message(b"a", key="k", x="y")], SUB, None)
 
     [row] = rows(encoded.content)
@@ -104,7 +104,7 @@ def test_topic_schema_makes_the_columns(encoding, data):
 
 
 def test_record_that_the_latest_revision_cannot_read_is_left_out():
-    """The topic's range may end before the revision of a message, whose field without a default is not there."""
+    """The topic's range may end before the revision of a message, so a field without a default can be missing."""
     encode = encoder(config(avro_config={"use_topic_schema": True}))
     none = '{"type": "record", "name": "R", "fields": []}'
 
@@ -121,7 +121,7 @@ def fixed(name: str, **more: Any) -> dict[str, Any]:
     return {"type": "fixed", "name": name, "size": 1, **more}
 
 
-# situation: the fields of a record in the namespace `x`, which fastavro's parser refuses or takes for another
+# situation: the fields of a record in the namespace `x`, refused or misread by fastavro's parser
 ODD_SCHEMAS: dict[str, list[Any]] = {
     "symbols of any script": [field("a", {"type": "enum", "name": "E", "symbols": ["ä"]}), field("b", ["null", "E"])],
     "a null namespace": [field("a", fixed("F", namespace=None)), field("b", ["null", "x.F"])],
@@ -135,7 +135,7 @@ ODD_SCHEMAS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("situation", ODD_SCHEMAS)
 def test_file_of_a_schema_that_fastavro_refuses(situation):
-    """What Java's Avro reads is a file: a header with the schema, and the records in one block."""
+    """A schema that Java's Avro reads makes a file: a header with the schema, and the records in one block."""
     fields = ODD_SCHEMAS[situation]
     text = json.dumps({"type": "record", "name": "R", "namespace": "x", "doc": "kept", "fields": fields})
     data = b"\x02\x07\x00" if "decimal" in situation else b"\x00\x00"
@@ -152,7 +152,7 @@ def test_file_of_a_schema_that_fastavro_refuses(situation):
 
 
 def test_default_of_a_new_field_is_its_value():
-    """Of older records it is in the file what the reader's default says, whatever its type."""
+    """In older records a new field has the reader's default, whatever its type."""
     defaults = {
         "raw": ("bytes", "\u00ff", b"\xff"),
         "price": ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, "\u0007", Decimal("0.07")),
@@ -174,7 +174,7 @@ def test_default_of_a_new_field_is_its_value():
 
 
 def test_a_topic_without_schema_has_data():
-    """useTopicSchema is for a topic that has one."""
+    """useTopicSchema has no effect on a topic without a schema."""
     encoded = encoder(config(avro_config={"use_topic_schema": True}))([message(b"a")], SUB, None)
 
     assert [{"data": b"a"}] == rows(encoded.content)

@@ -1,4 +1,4 @@
-"""The globs that choose which objects are ingested."""
+"""The globs that select objects for ingestion."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pubsub_spark.emulator.sinks.object_glob import Glob
     ],
 )
 def test_globs(glob, yes, no):
-    """A star stops at a slash, two do not; the rest is as in Cloud Storage."""
+    """One star stops at a slash, two do not. The rest is as in Cloud Storage."""
     chosen = Glob(glob)
 
     assert [] == [name for name in yes if not chosen.matches(name)]
@@ -34,5 +34,7 @@ def test_globs(glob, yes, no):
     [("*a" * 30 + "b", "a" * 1000), ("**/" * 30 + "x", "a/" * 500), ("{a*,*a}" * 30 + "b", "a" * 1000)],
 )
 def test_globs_of_many_stars_take_no_time(glob, name):
-    """The time does not grow with the number of ways to read a name: some of these have more than there are seconds."""
+    """The time does not grow with the number of ways to read a name. Some of these have more ways than there are
+    seconds.
+    """
     assert not Glob(glob).matches(name)

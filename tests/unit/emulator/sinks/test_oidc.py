@@ -10,7 +10,7 @@ from pubsub_spark.emulator.sinks.oidc import Signer
 
 
 def test_token_is_verified_by_google_auth():
-    """google-auth, given the served certificate, accepts the token and finds the documented claims."""
+    """google-auth accepts the token with the served certificate, and finds the documented claims."""
     signer = Signer()
     now = 1_600_000_000.0
 

@@ -1,4 +1,4 @@
-"""What the log says of problems that last."""
+"""Log messages of problems that last."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pubsub_spark.emulator.sinks.problem_log import ProblemLog
 
 
 def test_a_problem_is_said_once(caplog):
-    """It is said again when it is another one, not when a library words it otherwise; and its end is said."""
+    """Another problem is logged again, but the same one in other words is not. Its end is also logged."""
     problem = ProblemLog("x", "exporting")
     for sentence in (
         "Cannot write: in 1 ms",

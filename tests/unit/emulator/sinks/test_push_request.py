@@ -1,4 +1,4 @@
-"""What a push carries and how fast pushes may go, without a socket."""
+"""The contents of a push and the rate of pushes, without a socket."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_wrapped_push_leaves_out_what_is_not_set():
 
 
 def test_unwrapped_push_is_the_data():
-    """Without wrapper and metadata the body is the data and no header tells of the message."""
+    """Without wrapper and metadata the body is the data, and no header refers to the message."""
     headers, body = push_request.request(Endpoint("http://localhost/", wrapped=False), SUBSCRIPTION, FULL)
 
     assert b"Hello" == body
@@ -91,7 +91,7 @@ def test_unwrapped_push_leaves_out_attributes_that_are_no_headers():
 
 
 def test_unwrapped_push_keeps_its_own_headers():
-    """An attribute of that name, in whatever case, does not stand beside what Pub/Sub says."""
+    """An attribute of the same name, in any case, does not replace or duplicate Pub/Sub's own header."""
     attributes = {"X-Goog-Pubsub-Message-Id": "another", "x-goog-pubsub-publish-time": "never"}
     delivery = PushMessage("7", 1_700_000_000.0, b"", attributes=attributes)
 
@@ -103,7 +103,7 @@ def test_unwrapped_push_keeps_its_own_headers():
 
 @pytest.mark.parametrize("key", ["", "k\r\nHost: y"])
 def test_unwrapped_push_leaves_out_an_ordering_key_that_is_no_header(key):
-    """None, or one with a line break in it."""
+    """A missing ordering key, or one with a line break, has no header."""
     delivery = PushMessage("42", MOMENT, b"", {}, ordering_key=key)
 
     headers, _ = push_request.request(Endpoint("u", wrapped=False, write_metadata=True), SUBSCRIPTION, delivery)
@@ -112,7 +112,7 @@ def test_unwrapped_push_leaves_out_an_ordering_key_that_is_no_header(key):
 
 
 def test_five_codes_acknowledge():
-    """102, 200, 201, 202 and 204 acknowledge; 203 and everything else does not."""
+    """102, 200, 201, 202 and 204 acknowledge. 203 and everything else does not."""
     assert {102, 200, 201, 202, 204} == {code for code in range(100, 600) if code in push_request.ACKNOWLEDGES}
 
 
@@ -123,7 +123,7 @@ def test_whole_second_has_no_fraction():
 
 
 def test_round_of_successes_doubles_the_window():
-    """When every request of a full window succeeds, twice as many may follow."""
+    """If every request of a full window succeeds, twice as many may follow."""
     window = Window()
 
     for _ in range(push_request.FIRST_WINDOW_REQUESTS):
@@ -147,7 +147,7 @@ def test_failure_halves_the_window_and_pauses_it():
 
 
 def test_failures_in_a_row_pause_longer_and_longer():
-    """The pause doubles with every failure after it, up to a minute, and the window never closes for good."""
+    """The pause doubles with each further failure, up to a minute. The window never closes for good."""
     window, now, pauses = Window(), 0.0, []
     for _ in range(12):
         window.started()
@@ -160,7 +160,7 @@ def test_failures_in_a_row_pause_longer_and_longer():
 
 
 def test_failures_of_one_round_pause_once():
-    """Requests that fail while the pause lasts do not lengthen it."""
+    """Requests that fail during the pause do not lengthen it."""
     window = Window()
     window.started()
     window.started()
@@ -172,7 +172,7 @@ def test_failures_of_one_round_pause_once():
 
 
 def test_success_ends_the_pause():
-    """An acknowledged message shows that the endpoint is well again."""
+    """An acknowledged message ends the pause, because the endpoint works again."""
     window = Window()
     window.started()
     window.started()
@@ -184,7 +184,7 @@ def test_success_ends_the_pause():
 
 
 def test_retry_policy_replaces_the_pause():
-    """A retry policy delays each message on its own and not the subscription."""
+    """A retry policy delays each message separately instead of the subscription."""
     window = Window()
     window.started()
 
@@ -194,6 +194,6 @@ def test_retry_policy_replaces_the_pause():
 
 
 def test_audience_is_the_endpoint_unless_given():
-    """`aud` defaults to the URL that is pushed to."""
+    """`aud` defaults to the URL of the push endpoint."""
     assert "http://localhost/" == Endpoint("http://localhost/").token_audience
     assert "mine" == Endpoint("http://localhost/", audience="mine").token_audience

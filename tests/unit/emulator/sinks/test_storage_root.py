@@ -21,7 +21,7 @@ def test_bucket_is_a_folder(tmp_path: Path, form: str):
 
 
 def test_missing_bucket_is_not_found(tmp_path: Path):
-    """A bucket is never made: somebody may have misspelt it."""
+    """A bucket is never created, because its name may be a typo."""
     with pytest.raises(DestinationError) as error:
         StorageRoot(str(tmp_path)).put("bucket", "a", b"x")
 
@@ -30,7 +30,7 @@ def test_missing_bucket_is_not_found(tmp_path: Path):
 
 
 def test_denied_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A store that refuses the write makes PERMISSION_DENIED; what else fails is raised, to be tried again."""
+    """A store that refuses the write makes PERMISSION_DENIED. Any other failure is raised, and the write is retried."""
     (tmp_path / "bucket").mkdir()
     root = StorageRoot(str(tmp_path))
 
@@ -51,7 +51,7 @@ def test_denied_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("name", ["a//b", "../a", "./a"])
 def test_name_that_cannot_be_written(tmp_path: Path, name: str):
-    """A name that is one in Cloud Storage alone is refused with a state, and nothing is written beside the bucket."""
+    """A name that only Cloud Storage accepts is refused with a state, and nothing is written next to the bucket."""
     (tmp_path / "bucket").mkdir()
 
     with pytest.raises(DestinationError, match=f"The bucket `bucket` takes no object `{name}` here") as error:
@@ -62,7 +62,7 @@ def test_name_that_cannot_be_written(tmp_path: Path, name: str):
 
 
 def test_credentials_that_cannot_be_read_are_a_sentence(monkeypatch: pytest.MonkeyPatch):
-    """What obstore says of the environment is one line, and may be otherwise the next time."""
+    """obstore's error about the environment is one line, and may be different the next time."""
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
 
     with pytest.raises(OSError, match=r"The bucket `bucket` cannot be opened: .*/nowhere/key\.json") as error:
@@ -73,14 +73,14 @@ def test_credentials_that_cannot_be_read_are_a_sentence(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("url", ["/nowhere/at/all", "ftp://host/x"])
 def test_what_is_no_root_is_a_sentence(url: str):
-    """A root that cannot be one is refused at the start."""
+    """An invalid root is refused at the start."""
     with pytest.raises(OSError, match=r"The storage root `.*` is not "):
         StorageRoot(url)
 
 
 @pytest.mark.parametrize(("url", "bucket"), [("gs://", "gs://bucket"), ("s3://real/prefix", "s3://real/prefix/bucket")])
 def test_bucket_of_a_cloud(url: str, bucket: str, monkeypatch: pytest.MonkeyPatch):
-    """`gs://` alone means the buckets themselves; with a name all of them are prefixes of that one."""
+    """`gs://` alone means the buckets themselves. With a bucket name, all buckets are prefixes in that one."""
     opened: list[str] = []
     monkeypatch.setattr("pubsub_spark.emulator.sinks.storage_root.from_url", opened.append)
 

@@ -1,4 +1,4 @@
-"""Messages are changed by the broker alone: a rule that the code outside of `state` keeps."""
+"""The rule that only the broker changes messages, which the code outside of `state` keeps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ READ_ONLY = {"deliveries", "due", "unacked"}  # methods that change nothing
 
 
 def test_nobody_else_changes_topics_subscriptions_and_snapshots():
-    """Outside of `state` no method of such a record is called, and no attribute of it set."""
+    """Outside of `state` no method of such a record is called, and none of its attributes is set."""
     root = Path(pubsub_spark.emulator.__file__).parent
     wrong = [
         f"{path.relative_to(root)}:{node.lineno} {ast.unparse(node)}"
@@ -37,6 +37,6 @@ def _changes(node: ast.Attribute) -> bool:
 
 
 def _named(node: ast.expr) -> str:
-    """The name at the end of `subscription`, `self.subscription`, `self._subscription`."""
+    """Return the name at the end of `subscription`, `self.subscription`, `self._subscription`."""
     name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
     return name.removeprefix("_")

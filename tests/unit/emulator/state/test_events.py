@@ -1,4 +1,4 @@
-"""The events of the state: one for each change. No server, time in hand."""
+"""The events of the state: one for each change. No server. Time moves by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ A, B = b"\x0a\x01a", b"\x0a\x01b"
 
 
 def drained(broker: Broker) -> list[Event]:
-    """The events since they were last read."""
+    """Return the events since they were last read."""
     events = broker.events.copy()
     broker.events.clear()
     return events
@@ -79,7 +79,7 @@ def test_resources_tell_of_their_lives(broker):
 
 
 def test_each_request_is_one_event(broker):
-    """A request is one event, however many messages it is about; those that fail are not among them."""
+    """A request is one event, whatever its number of messages. Messages that fail are not in it."""
     topic, subscription = subscribed(broker)
 
     broker.publish(topic, [A, B, A], "", now=0)
@@ -117,7 +117,7 @@ def test_leases_that_pass_are_counted(broker):
 
 
 def test_dead_letters_are_told_with_their_publication(broker):
-    """The dead-letter topic publishes a copy, and the subscription says which messages went there."""
+    """The dead-letter topic publishes a copy, and the subscription's event lists the forwarded messages."""
     broker.create_topic(DEAD)
     topic, subscription = subscribed(broker, dead_letter_topic=DEAD, dead_letter_attempts=1)
     [number] = broker.publish(topic, [A], "", now=0)
@@ -133,7 +133,7 @@ def test_dead_letters_are_told_with_their_publication(broker):
 
 
 def test_expired_resources_are_deleted(broker):
-    """A subscription that nobody used and a snapshot at its end are deleted, with an event each."""
+    """An unused subscription and a snapshot at its end are deleted, with an event each."""
     _, subscription = subscribed(broker, ttl=100)
     broker.create_snapshot(SNAPSHOT, subscription, 50, now=0)
     broker.events.clear()
@@ -157,7 +157,7 @@ def test_seek_tells_the_backlog_that_it_leaves(broker):
 
 
 def test_nothing_is_left_after_clear(broker):
-    """`clear` deletes each subscription with an event, and then tells that everything is gone."""
+    """`clear` deletes each subscription with an event, and then reports that everything is gone."""
     subscribed(broker)
     broker.clear()
 

@@ -1,4 +1,4 @@
-"""The life of a message, as the events of the broker tell it."""
+"""The life of a message, read from the broker's events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ A = b"\x0a\x01a"
 
 
 class Story:
-    """A broker with a topic and a subscription, whose events a History follows; `now` moves by hand."""
+    """A broker with a topic and a subscription, and a History that follows its events. `now` moves by hand."""
 
     def __init__(self, **settings: object) -> None:
         self.now = 0.0
@@ -45,7 +45,7 @@ class Story:
 
 
 def test_life_of_a_message():
-    """Published, delivered, nacked, delivered, expired, delivered, acked: each with its time."""
+    """Published, delivered, nacked, delivered, expired, delivered, acked: each has its time."""
     story = Story(ack_deadline=10)
     [_, number] = story.publish(A, A)
     story.now = 1
@@ -71,7 +71,7 @@ def test_life_of_a_message():
 
 
 def test_dead_letter_names_its_topic():
-    """A message that failed too often went to the dead-letter topic, and is done with."""
+    """A message that failed too often goes to the dead-letter topic, and is done."""
     story = Story(dead_letter_topic=DEAD, dead_letter_attempts=1)
     [number] = story.publish()
     story.now = 3
@@ -83,7 +83,7 @@ def test_dead_letter_names_its_topic():
 
 
 def test_seek_makes_acked_messages_undone():
-    """After a seek nothing is known to be done; the messages published before it have the step."""
+    """After a seek no message counts as done. The messages published before it have the step."""
     story = Story(retain_acked=True)
     [number] = story.publish()
     story.broker.ack(story.subscription, story.take(), now=1)
@@ -96,7 +96,7 @@ def test_seek_makes_acked_messages_undone():
 
 
 def test_what_is_kept_is_bounded(monkeypatch):
-    """Old steps are dropped, and the newest batch with its ack stays, whatever its size."""
+    """Old steps are dropped. The newest batch with its ack stays, whatever its size."""
     monkeypatch.setattr(history, "_STEPS", 10)
     story = Story()
     for _ in range(20):
@@ -114,7 +114,9 @@ def test_what_is_kept_is_bounded(monkeypatch):
 
 @pytest.mark.parametrize("gone", ["deleted", "cleared"])
 def test_latest_messages_of_a_topic(gone):
-    """The latest fifty that are not large, the newest first, also without a subscription; none of one that is gone."""
+    """The latest fifty messages that are not large are listed, newest first, even without a subscription. A topic that
+    is gone has none.
+    """
     story = Story()
     large = b"\x0a\x80\x80\x01" + b"x" * 16384
     first = story.broker.publish(story.dead, [A], "", 0)[0]

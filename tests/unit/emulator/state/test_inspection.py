@@ -1,4 +1,4 @@
-"""A subscription's messages page by page, with where each is; nothing is changed by looking."""
+"""A subscription's messages page by page, with the state of each. Reading changes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOW = 1000.0
 
 
 class Sub(Subscription):
-    """A subscription to which texts are published, numbered from 1 on."""
+    """A subscription with published texts, numbered from 1."""
 
     def __init__(self, **settings: object) -> None:
         super().__init__("projects/p/subscriptions/all", Settings(**settings), NOW)  # type: ignore[arg-type]
@@ -32,7 +32,7 @@ class Sub(Subscription):
 
 
 def test_each_message_has_its_place():
-    """Leased, returned, backing off and fresh messages are told apart, in the order of delivery."""
+    """Leased, returned, backing off and fresh messages are distinguished, in the order of delivery."""
     sub = Sub(ack_deadline=10)
     sub.add("a", "b", "c", "d")
     first = sub.take(Consumer(), NOW, 3).numbers
@@ -48,7 +48,7 @@ def test_each_message_has_its_place():
 
 
 def test_messages_of_a_key_wait_behind_it():
-    """What is behind a leased message of its key says so; an ack behind a gap is told from an ack."""
+    """A message behind a leased one of its key is marked so. An ack behind a gap is distinguished from a plain ack."""
     sub = Sub(ordering=True)
     sub.add("a", "b", "c", key="k")
     sub.add("x", key="other")
@@ -86,7 +86,7 @@ def test_pages_are_the_whole(size):
 
 
 def test_looking_changes_nothing():
-    """A batch that was looked at is still one record, and is acked at once."""
+    """A batch that was read is still one record, and is acked at once."""
     sub = Sub()
     sub.add(*map(str, range(100)))
     held = sub.take(Consumer(), NOW).numbers

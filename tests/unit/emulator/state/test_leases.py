@@ -1,4 +1,4 @@
-"""Leases by the batch: what happens to a run of them, and what to one alone, is told apart. Time in hand."""
+"""Leases by the batch: changes to a run of them and to a single one are kept apart. Time moves by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def granted(*parts: Publication | Delivery) -> tuple[Leases, range]:
 
 
 def leased(leases: Leases) -> list[int]:
-    """The numbers of the leased messages."""
+    """Return the numbers of the leased messages."""
     messages = ((part.message,) if isinstance(part, Delivery) else part.messages() for _, part in leases.parts())
     return [message.number for part in messages for message in part]
 
@@ -48,7 +48,7 @@ def test_a_whole_batch_ends_as_one_run():
 
 
 def test_numbers_in_any_order_end_what_they_stand_for():
-    """Numbers in any order end their leases; each stretch of consecutive ones is a run."""
+    """Numbers in any order end their leases. Each stretch of consecutive ones is a run."""
     leases, numbers = granted(TEN)
     first = numbers.start
 
@@ -61,7 +61,7 @@ def test_numbers_in_any_order_end_what_they_stand_for():
 
 
 def test_a_number_that_is_named_twice_stands_for_no_other():
-    """A number named twice does not stand for one that is missing: 0, 2, 2, 3 do not end lease 1."""
+    """A number named twice does not replace a missing one: 0, 2, 2, 3 do not end lease 1."""
     leases, numbers = granted(TEN)
     first = numbers.start
 
@@ -91,7 +91,7 @@ def test_nothing_is_due_when_nothing_is_leased():
 
 
 def test_leases_that_are_extended_without_end_expire_at_their_last_deadlines():
-    """Leases that are extended again and again expire at their last deadline; earlier deadlines are dropped."""
+    """Leases that are extended again and again expire at their last deadline. Earlier deadlines are dropped."""
     leases, _ = granted(TEN)
     leases.extend_batches(range(SPAN, SPAN + 10), deadline=20)
     other = leases.grant([TEN], Consumer(), deadline=10)
@@ -109,7 +109,7 @@ def test_leases_that_are_extended_without_end_expire_at_their_last_deadlines():
 
 
 def test_a_message_that_something_happened_to_alone_is_left_out_of_runs():
-    """A message with a Delivery of its own is no part of a run, which could not hold its state."""
+    """A message with a Delivery of its own is not part of a run, because a run could not hold its state."""
     leases, numbers = granted(TEN)
     alone = leases.get(numbers[4])
 
@@ -140,7 +140,9 @@ def test_batches_are_numbered_apart():
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 9), (1, 10), (1, 11), (-1, 9)])
 def test_only_a_batch_that_is_named_from_end_to_end_is_extended_as_one(start: int, stop: int):
-    """A batch named from end to end is extended as one; others one by one, so that stale ones are returned."""
+    """A batch named from end to end is extended as one. Others are extended one by one, so that stale ones are
+    returned.
+    """
     leases, numbers = granted(TEN)
     some = list(range(numbers.start + start, numbers.start + stop))
 
@@ -149,7 +151,7 @@ def test_only_a_batch_that_is_named_from_end_to_end_is_extended_as_one(start: in
 
 
 def test_an_extended_batch_expires_at_its_new_deadline():
-    """An extended batch expires at its new deadline, also an earlier one, and each message counts the extension."""
+    """An extended batch expires at its new deadline, even an earlier one, and each message counts the extension."""
     leases, numbers = granted(TEN)
 
     assert [] == leases.extend_batches(numbers, deadline=20)
@@ -162,7 +164,7 @@ def test_an_extended_batch_expires_at_its_new_deadline():
 
 
 def test_an_extension_of_one_leaves_the_others():
-    """Messages beside an extended one expire at the deadline of their batch."""
+    """The neighbours of an extended message expire at the deadline of their batch."""
     leases, numbers = granted(TEN)
     alone = leases.get(numbers[0])
     assert alone is not None
@@ -176,7 +178,7 @@ def test_an_extension_of_one_leaves_the_others():
     ("messages", "size", "fits"), [(3, 1000, 3), (20, 12, 2), (20, 13, 3), (20, 1, 1), (20, 60, 10)]
 )
 def test_a_batch_builder_takes_what_it_has_room_for(messages: int, size: int, fits: int):
-    """Frames of 6 bytes; the one that reaches the limit of bytes still fits."""
+    """With frames of 6 bytes, the one that reaches the limit of bytes still fits."""
     building = BatchBuilder(messages, size)
 
     rest = building.fill(TEN)
@@ -200,7 +202,9 @@ def test_publications_are_put_together_again():
 
 
 def test_the_latest_acked_are_remembered():
-    """The latest acked messages are kept, up to the limit, whether acknowledged alone or in a run; none for zero."""
+    """The latest acked messages are kept, up to the limit, whether acknowledged alone or in a run. A limit of zero
+    keeps none.
+    """
     leases, numbers = granted(TEN, Publication(200, 6.0, "", [b"x"] * 5))
     alone = leases.end(numbers[0])
     assert alone is not None
@@ -233,7 +237,7 @@ def test_what_was_acked_before_the_latest_is_forgotten():
 
 
 def test_numbers_do_not_grow_with_the_subscriptions_there_were():
-    """The number in an ack id fits in 64 bits also after a million subscriptions of a long-lived emulator."""
+    """The number in an ack id fits in 64 bits, even after a million subscriptions of a long-lived emulator."""
     broker = Broker()
     topic = broker.create_topic("topic")
     for _ in range(10):

@@ -14,7 +14,7 @@ BODIES = [b"\x0a\x01a", b"\x0a\x02bb", b"\x0a\x03ccc"]
 
 
 def test_packed_frames_are_those_of_the_messages():
-    """By index, slice, iteration and comparison they are the frames that a list of them has."""
+    """Index, slice, iteration and comparison return the same frames as a list of them."""
     frames = wire_format.message_frames(BODIES, FIRST, wire_format.publish_time_field(PUBLISHED))
     packed = PackedFrames(BODIES, FIRST, PUBLISHED)
 

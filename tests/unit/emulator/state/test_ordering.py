@@ -1,4 +1,4 @@
-"""Ordering keys on a subscription of the emulator. No server, time in hand."""
+"""Ordering keys on a subscription of the emulator. No server. Time moves by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pubsub_spark.emulator.state.subscription import Subscription
 
 
 def ordered(*keyed: str, **settings: object) -> Subscription:
-    """A backlog of messages whose first letter is their ordering key; `-` stands for none."""
+    """Return a backlog of messages whose first letter is their ordering key. `-` means no key."""
     subscription = Subscription(
         "projects/p/subscriptions/sub",
         Settings(ordering=True, **settings),  # type: ignore[arg-type]
@@ -40,7 +40,7 @@ def texts(batch: Iterable[Lease]) -> list[str]:
 
 
 def test_a_key_waits_for_its_outstanding_batch():
-    """While a1 is out, a2 is held back; other keys and keyless messages flow."""
+    """While a1 is out, a2 is held back. Other keys and keyless messages flow."""
     subscription = ordered("a1", "a2")
     [held] = take(subscription, most=1)
     add(subscription, "b1", "-1", first=3)
@@ -51,14 +51,14 @@ def test_a_key_waits_for_its_outstanding_batch():
 
 
 def test_a_batch_of_one_key_comes_in_order():
-    """Everything that waits under a key may go out at once, in order."""
+    """All waiting messages of a key may go out at once, in order."""
     batch = take(ordered("a1", "a2", "a3"))
 
     assert ["a1", "a2", "a3"] == [each.message.data.decode() for each in batch]
 
 
 def test_a_nack_brings_back_what_follows():
-    """The nacked message and its successors come again in order, the acked one included; the one before does not."""
+    """The nacked message and its successors are redelivered in order, also the acked one. The one before is not."""
     subscription = ordered("a1", "a2", "a3", "a4")
     a1, a2, a3, a4 = (each.number for each in take(subscription))
     subscription.ack([a1, a4], now=1)
@@ -69,7 +69,7 @@ def test_a_nack_brings_back_what_follows():
 
 
 def test_nacks_of_one_request_count_alike():
-    """Each message that is named has failed once, whichever stands first, and no number is stale for another's nack."""
+    """Each named message has failed once, in any order, and no number is stale because of another's nack."""
     for order in ((0, 1), (1, 0)):
         subscription = ordered("a1", "a2", dead_letter_attempts=5)
         numbers = [each.number for each in take(subscription)]
@@ -79,7 +79,7 @@ def test_nacks_of_one_request_count_alike():
 
 
 def test_a_message_that_waits_again_already_stays_where_it_is():
-    """Two of a key are dead at once and have nowhere to go: the first takes the second back with it."""
+    """If two messages of a key are dead at once and cannot be forwarded, the first takes the second back with it."""
     subscription = ordered("a1", "a2", dead_letter_attempts=1, ack_deadline=10)
     take(subscription)
     subscription.tick(10)
@@ -92,8 +92,7 @@ def test_a_message_that_waits_again_already_stays_where_it_is():
 
 @pytest.mark.parametrize("forwarded", [True, False])
 def test_who_waits_is_called_when_a_dead_message_is_out_of_the_way(forwarded: bool):
-    """A waiting consumer is notified when a dead message leaves its key, or is requeued for want of a dead-letter
-    topic."""
+    """A waiting consumer is notified when a dead message leaves its key, or is requeued without a dead-letter topic."""
     subscription, consumer = ordered("a1", "a2", dead_letter_attempts=1), Consumer(max_messages=1)
     [held] = subscription.take(consumer, now=0)
     subscription.consumers.wait(consumer)
@@ -110,7 +109,7 @@ def test_who_waits_is_called_when_a_dead_message_is_out_of_the_way(forwarded: bo
 
 
 def test_an_expired_message_brings_back_what_follows():
-    """A passed deadline is like a nack; a successor with a longer lease comes again too."""
+    """An expired deadline has the effect of a nack. A successor with a longer lease is also redelivered."""
     subscription = ordered("a1", "a2", ack_deadline=10)
     _, a2 = (each.number for each in take(subscription))
     subscription.modify([a2], 600, now=0)
@@ -130,7 +129,7 @@ def test_a_key_is_shut_while_a_predecessor_is_out():
 
 
 def test_acks_out_of_order_finish_a_key():
-    """Once the gap is closed nothing of the batch remains."""
+    """Once the gap is closed, nothing of the batch remains."""
     subscription = ordered("a1", "a2")
     a1, a2 = (each.number for each in take(subscription))
     subscription.ack([a2], now=0)
@@ -141,7 +140,7 @@ def test_acks_out_of_order_finish_a_key():
 
 
 def test_a_retry_policy_shuts_the_whole_key():
-    """Successors wait for the backoff of the failed message; other keys do not."""
+    """Successors wait for the backoff of the failed message. Other keys do not."""
     subscription = ordered("a1", "a2", "b1", min_backoff=10, max_backoff=600)
     [a1] = take(subscription, most=1)
     subscription.modify([a1.number], 0, now=0)
@@ -151,7 +150,7 @@ def test_a_retry_policy_shuts_the_whole_key():
 
 
 def test_unsent_messages_of_a_key_keep_their_order():
-    """Messages of a key that a broken stream did not get come again before those that follow."""
+    """Messages of a key that a broken stream did not get are redelivered before those that follow."""
     subscription = ordered("a1", "a2")
     batch = take(subscription, most=1)
     subscription.release([each.number for each in batch])
@@ -160,7 +159,7 @@ def test_unsent_messages_of_a_key_keep_their_order():
 
 
 def test_retention_empties_a_key():
-    """Messages that waited too long are forgotten, and the key starts afresh."""
+    """Messages that waited too long are forgotten, and the key starts again."""
     subscription = ordered("a1", retention=600)
     assert 600 == subscription.due()
     subscription.tick(now=601)

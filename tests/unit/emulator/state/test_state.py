@@ -1,4 +1,4 @@
-"""The state as a whole: what is deleted together, and what a restart keeps. No server, time in hand."""
+"""The state as a whole: joint deletion, and the contents after a restart. No server. Time moves by hand."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ INT = parse("AVRO", '"int"')
 
 
 def restarted(state: State) -> State:
-    """The broker of a process that was given the dump of another."""
+    """Return the broker of a process that loaded the dump of another."""
     return State.load(pickle.loads(pickle.dumps(state.dump(RESOURCE_FORMAT))), RESOURCE_FORMAT)
 
 
 def test_schemas_and_policies_outlive_a_restart():
-    """Revisions with their ids and numbers, deleted ones' numbers too, and the etags that come."""
+    """Revisions keep their ids and numbers, deleted ones their numbers, and etags continue."""
     state = State()
     state.schemas.commit(state.schemas.create(SCHEMA, INT, now=1), INT, now=2)
     both = state.schemas.get(SCHEMA)
@@ -45,7 +45,7 @@ def test_schemas_and_policies_outlive_a_restart():
 
 
 def test_resources_outlive_a_restart():
-    """As the client sees them, and with what they say about delivery; a topic that was deleted is not a successor."""
+    """Resources are as the client sees them, with their delivery settings. A deleted topic is not its successor."""
     state = State()
     kept = resource_validation.subscription(protos.Subscription(name=SUB, topic=TOPIC, filter='attributes.a = "b"'))
     broker = state.broker
@@ -67,7 +67,7 @@ def test_resources_outlive_a_restart():
 
 
 def test_policy_goes_with_its_resource():
-    """A policy is deleted with its resource, of whatever kind, deleted or expired."""
+    """A policy is deleted with its resource, whatever its kind, deleted or expired."""
     state = State()
     topic = state.broker.create_topic(TOPIC)
     state.broker.create_subscription(SUB, topic, Settings(ttl=10), now=0)
@@ -84,7 +84,7 @@ def test_policy_goes_with_its_resource():
 
 
 def test_stale_etag_changes_nothing():
-    """Who has read an older policy must read again."""
+    """A caller with an older policy must read it again."""
     state = State()
     first = state.policies.set(TOPIC, b"first", UNTOUCHED)
     with pytest.raises(ConcurrentChangeError):

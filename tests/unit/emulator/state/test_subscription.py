@@ -1,4 +1,4 @@
-"""One subscription of the emulator: leases, redelivery, flow control, retention. No server, time in hand."""
+"""One subscription of the emulator: leases, redelivery, flow control, retention. No server. Time moves by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def messages(*texts: str, first: int = 1, at: float = 0, key: str = "") -> Publi
 
 
 def subscribed(*texts: str, **settings: object) -> Subscription:
-    """A subscription with a backlog."""
+    """Return a subscription with a backlog."""
     subscription = Subscription("projects/p/subscriptions/sub", Settings(**settings), now=0)  # type: ignore[arg-type]
     if texts:
         subscription.publish(messages(*texts))
@@ -38,7 +38,7 @@ def test_messages_come_in_the_order_of_publishing():
 
 
 def test_leased_messages_are_not_given_twice():
-    """A message that one consumer holds, another does not get."""
+    """A message that one consumer holds is not delivered to another."""
     subscription = subscribed("a", "b")
 
     assert ["a"] == texts(subscription.take(Consumer(), now=0, most=1))
@@ -56,7 +56,7 @@ def test_acked_messages_are_done():
 
 
 def test_late_ack_is_refused():
-    """An ack id whose lease has run out acknowledges nothing."""
+    """An ack id whose lease has expired acknowledges nothing."""
     subscription = subscribed("a", ack_deadline=10)
     [held] = subscription.take(Consumer(), now=0)
 
@@ -88,7 +88,7 @@ def test_ack_id_of_an_earlier_delivery_acknowledges_nothing():
 
 
 def test_extended_lease_outlives_its_first_deadline():
-    """A deadline is counted from the request that set it."""
+    """A deadline counts from the request that set it."""
     subscription = subscribed("a", ack_deadline=10)
     [held] = subscription.take(Consumer(), now=0)
 
@@ -108,7 +108,7 @@ def test_shortened_lease_ends_early():
 
 
 def test_nacked_message_comes_at_once():
-    """A deadline of zero gives the message back."""
+    """A deadline of zero returns the message."""
     subscription = subscribed("a")
     [held] = subscription.take(Consumer(), now=0)
 
@@ -117,7 +117,7 @@ def test_nacked_message_comes_at_once():
 
 
 def test_stale_modack_is_told():
-    """The number of a lease that is over extends nothing."""
+    """The number of an ended lease extends nothing."""
     subscription = subscribed("a", ack_deadline=10)
     [held] = subscription.take(Consumer(), now=0)
 
@@ -134,7 +134,7 @@ def test_stream_deadline_replaces_the_subscriptions():
 
 
 def test_flow_control_by_messages():
-    """At most so many are outstanding, and an ack makes room."""
+    """The limit bounds the outstanding messages, and an ack makes room."""
     subscription, consumer = subscribed("a", "b", "c"), Consumer(max_messages=2)
     held = list(subscription.take(consumer, now=0))
 
@@ -157,7 +157,9 @@ def test_flow_control_by_bytes():
 @pytest.mark.parametrize("key", ["", "key"])
 @pytest.mark.parametrize("again", [False, True])
 def test_batch_is_not_larger_than_a_client_takes(monkeypatch, key: str, again: bool):
-    """Fresh, returned or ordered; one that is too large by itself comes alone, and nothing is left behind."""
+    """The limit holds for fresh, returned and ordered messages. One that is too large by itself is delivered alone, and
+    nothing is left behind.
+    """
     size = len(messages("aaaa").frames[0])
     monkeypatch.setattr(delivery, "LARGEST_BATCH_BYTES", 2 * size)
     subscription, batches = subscribed(ordering=True), []
@@ -175,7 +177,7 @@ def test_batch_is_not_larger_than_a_client_takes(monkeypatch, key: str, again: b
 
 
 def test_expired_leases_make_room():
-    """A message that nobody acked is no longer outstanding once its deadline has passed."""
+    """An unacked message is no longer outstanding once its deadline has passed."""
     subscription, consumer = subscribed("a", "b", ack_deadline=10), Consumer(max_messages=1)
     subscription.take(consumer, now=0)
 
@@ -193,7 +195,7 @@ def test_closed_consumer_takes_nothing():
 
 
 def test_unsent_message_comes_at_once_and_its_ack_still_counts():
-    """An unsent message is redelivered without a failure, and its old ack id is good until then."""
+    """An unsent message is redelivered without a failure. Its old ack id is valid until then."""
     subscription = subscribed("a")
     [held] = subscription.take(Consumer(), now=0)
     subscription.release([held.number])
@@ -219,7 +221,7 @@ def test_unsent_message_goes_to_the_next_consumer():
 
 
 def test_unsent_message_that_is_released_again_comes_once():
-    """Released twice before anybody takes it, a message is still one, and nobody holds it after its ack."""
+    """A message that is released twice before the next take is still one. After its ack it is not held any more."""
     subscription = subscribed("a")
     subscription.release(subscription.take(Consumer(), now=0).numbers)
     subscription.release(subscription.leased_numbers())
@@ -232,7 +234,7 @@ def test_unsent_message_that_is_released_again_comes_once():
 
 
 def test_unsent_message_waits_as_long_as_it_must():
-    """An unsent message has no deadline: it is redelivered once, and has not failed."""
+    """An unsent message has no deadline. It is redelivered once, and has not failed."""
     subscription = subscribed("a", ack_deadline=10)
     subscription.release([*subscription.take(Consumer(), now=0).numbers, 99])
     subscription.tick(now=100)
@@ -255,8 +257,9 @@ def test_unacked_messages_end_with_their_retention():
 
 
 def test_retention_is_over_when_it_is_due():
-    """A message is gone at the very time when its retention ends, or the next tick would be due at the same moment
-    for ever."""
+    """A message is gone exactly at the end of its retention. Otherwise the next tick would be due at the same moment
+    for ever.
+    """
     for retain_acked in (False, True):
         subscription = subscribed("a", retention=600, retain_acked=retain_acked)
         if retain_acked:
@@ -269,7 +272,7 @@ def test_retention_is_over_when_it_is_due():
 
 
 def test_a_snapshot_outlives_the_retention():
-    """Messages that a snapshot brings back are kept as long as the snapshot, then they go."""
+    """Messages that a snapshot brings back are kept as long as the snapshot, then they are removed."""
     subscription = subscribed(retention=600)
     old = messages("old")
     subscription.retain(0, until=5000)
@@ -281,7 +284,7 @@ def test_a_snapshot_outlives_the_retention():
 
 
 def test_acked_messages_are_gone_once_they_are_not_retained():
-    """Switched off and on again, retaining begins anew."""
+    """Switching retention off and on again starts with no retained messages."""
     subscription = subscribed("a", retain_acked=True)
     subscription.ack([each.number for each in subscription.take(Consumer(), now=0)], now=0)
     subscription.configure(Settings())
@@ -292,7 +295,7 @@ def test_acked_messages_are_gone_once_they_are_not_retained():
 
 
 def test_one_message_calls_one_consumer():
-    """Of many waiting consumers one is notified; the next only if there are messages left when that has taken."""
+    """Of many waiting consumers one is notified. The next is notified only if messages remain after it has taken."""
     subscription = subscribed()
     waiting = [Consumer() for _ in range(3)]
     for consumer in waiting:
@@ -307,7 +310,7 @@ def test_one_message_calls_one_consumer():
 
 
 def test_consumer_without_room_is_called_when_it_has_room():
-    """A consumer without room is notified when it has room, and not before, however many messages come."""
+    """A consumer without room is notified only when it has room, however many messages arrive."""
     subscription, consumer = subscribed("a"), Consumer(max_messages=1)
     [held] = subscription.take(consumer, now=0)
     subscription.consumers.wait(consumer)
@@ -319,7 +322,7 @@ def test_consumer_without_room_is_called_when_it_has_room():
 
 
 def test_consumer_that_leaves_passes_its_call_on():
-    """A notified consumer that leaves has another notified in its place."""
+    """When a notified consumer leaves, another is notified in its place."""
     subscription = subscribed()
     first, second = Consumer(), Consumer()
     for consumer in (first, second):
@@ -332,7 +335,7 @@ def test_consumer_that_leaves_passes_its_call_on():
 
 
 def test_due_is_the_next_deadline():
-    """A tick at `due` sees the lease expire."""
+    """A tick at `due` expires the lease."""
     subscription = subscribed("a", ack_deadline=10)
     subscription.take(Consumer(), now=5)
 
@@ -351,7 +354,7 @@ def test_delivery_attempts_count_failures_only_under_a_dead_letter_policy():
 
 
 def test_retry_policy_spaces_redeliveries_and_leaves_others_alone():
-    """A failed message is redelivered 10 s after its first failure and 20 s after its second; others do not wait."""
+    """A failed message is redelivered 10 s after its first failure and 20 s after its second. Others do not wait."""
     subscription = subscribed("a", min_backoff=10, max_backoff=600)
     [held] = subscription.take(Consumer(), now=0)
     subscription.modify([held.number], 0, now=0)
@@ -365,7 +368,7 @@ def test_retry_policy_spaces_redeliveries_and_leaves_others_alone():
 
 
 def test_exactly_once_forgives_a_repeated_ack():
-    """The second ack of the same delivery is no error; that of an unknown one is."""
+    """A second ack of the same delivery is not an error. An ack of an unknown delivery is."""
     subscription = subscribed("a", exactly_once=True)
     [held] = subscription.take(Consumer(), now=0)
     subscription.ack([held.number], now=0)
@@ -375,7 +378,7 @@ def test_exactly_once_forgives_a_repeated_ack():
 
 
 def test_exactly_once_forgives_the_latest_acks(monkeypatch):
-    """A repeated ack is no error for as many acks as are kept; the oldest are forgotten."""
+    """A repeated ack is not an error while its ack is kept. The oldest acks are forgotten."""
     monkeypatch.setattr(module, "_MAX_ACKED_NUMBERS", 2)
     subscription = subscribed("a", "b", "c", exactly_once=True)
     numbers = list(subscription.take(Consumer(), now=0).numbers)
@@ -397,7 +400,7 @@ def test_exactly_once_does_not_forgive_what_a_seek_took_back():
 
 
 def test_exactly_once_does_not_forgive_what_its_key_took_back():
-    """An acked message is redelivered when one before it in its key is nacked; its old ack id is then stale."""
+    """An acked message is redelivered when one before it in its key is nacked. Its old ack id is then stale."""
     subscription = Subscription("sub", Settings(exactly_once=True, ordering=True), now=0)
     subscription.publish(messages("a", "b", key="key"))
     first, second = subscription.take(Consumer(), now=0).numbers
@@ -410,7 +413,7 @@ def test_exactly_once_does_not_forgive_what_its_key_took_back():
 
 
 def test_exactly_once_forgives_an_ack_id_that_is_named_twice():
-    """An ack id named twice in one request is no error."""
+    """An ack id named twice in one request is not an error."""
     subscription = subscribed("a", "b", exactly_once=True)
     first, second = (each.number for each in subscription.take(Consumer(), now=0))
 
@@ -419,7 +422,7 @@ def test_exactly_once_forgives_an_ack_id_that_is_named_twice():
 
 
 def test_seek_back_brings_retained_acked_messages_again():
-    """Acked messages are kept when the subscription says so, and come again from the given time on."""
+    """Acked messages are kept if the subscription is configured so, and are redelivered from the requested time on."""
     subscription = Subscription("projects/p/subscriptions/sub", Settings(retain_acked=True), now=0)
     subscription.publish(messages("a", at=1))
     subscription.publish(messages("b", first=2, at=2))
@@ -451,7 +454,7 @@ def test_consumer_that_leaves_is_forgotten():
 
 
 def test_leases_of_single_messages_do_not_pile_up():
-    """Nothing is kept of leases that were acked long ago, however long their deadlines."""
+    """No leases are kept that were acked long ago, however long their deadlines."""
     subscription = subscribed(ack_deadline=600)
     for number in range(1, 5001):
         subscription.publish(messages("a", first=number))

@@ -32,7 +32,7 @@ def test_own_hosts_are_accepted(host):
 
 @pytest.mark.parametrize("host", ["evil.example.com:8085", "127.0.0.1.example.com", "localhost.evil.com", "1.2.3"])
 def test_foreign_hosts_are_refused(host):
-    """A name with a dot that nobody allowed may be one that was made to resolve to this machine."""
+    """A name with a dot that is not allowed is refused, because it may have been made to resolve to this machine."""
     name = host.partition(":")[0]
 
     assert f"The host `{name}` is not one of this emulator's; start it with `--allow-host {name}`." == refusal(
@@ -41,7 +41,7 @@ def test_foreign_hosts_are_refused(host):
 
 
 def test_every_host_is_accepted_where_none_are_told():
-    """The API refuses foreign pages alone."""
+    """Without a list of hosts the API refuses only foreign pages."""
     assert refusal("evil.example.com", None, "http", None) is None
     assert refusal("evil.example.com", "http://other.com", "http", None) is not None
 
@@ -50,7 +50,7 @@ def test_every_host_is_accepted_where_none_are_told():
     "origin", ["https://127.0.0.1:8085", "http://127.0.0.1:8086", "http://127.0.0.1", "http://evil.com", "null", ""]
 )
 def test_other_origins_are_refused(origin):
-    """Another scheme, port or host, and an origin that a browser hides, are those of another site."""
+    """Another scheme, port or host, and an origin that a browser hides, belong to another site."""
     assert (
         f"A request of `{origin}` is refused, because it is another site than `http://127.0.0.1:8085`. Open the "
         f"emulator there, or for the JSON API start it with `--allow-origin {origin}`."
@@ -58,7 +58,7 @@ def test_other_origins_are_refused(origin):
 
 
 def test_allowed_origins_are_accepted():
-    """A site that the user has named is accepted, with its scheme and port alone."""
+    """A site that the user has named is accepted, with its scheme and port only."""
     allowed = [site("http://LOCALHOST:3000/")]
 
     assert refusal("127.0.0.1:8085", "http://localhost:3000", "http", ALLOWED, allowed) is None
@@ -74,7 +74,7 @@ def test_other_texts_are_no_origins(text):
 
 
 def test_guard_answers_for_the_application():
-    """What is refused gets 403 and a sentence; the application never sees it."""
+    """A refused request gets 403 and an error message. The application never sees it."""
 
     def status(**headers):
         sent = []

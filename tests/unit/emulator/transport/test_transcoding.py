@@ -1,4 +1,4 @@
-"""The v1 JSON API without a socket: which RPC a request stands for, and how answers and errors are written."""
+"""The v1 JSON API without a socket: the RPC of each request, and the form of responses and errors."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def read(verb: str, path: str, query: str = "", body: str = "") -> transcoding.C
     ],
 )
 def test_every_rpc_has_its_place(rpc, verb, path):
-    """Each RPC but the stream is found under the verb and path of the documentation."""
+    """Each RPC except the stream is found under the verb and path of the documentation."""
     route = routes.find(verb, path)
 
     assert route is not None
@@ -78,12 +78,12 @@ def test_every_rpc_has_its_place(rpc, verb, path):
     [("GET", "/v2/projects/p/topics"), ("POST", "/v1/projects/p/topics/t1"), ("GET", "/v1/projects/p/topics/t1/")],
 )
 def test_other_places_have_no_rpc(verb, path):
-    """A path or verb that no annotation names is nobody's."""
+    """A path or verb without an annotation has no RPC."""
     assert routes.find(verb, path) is None
 
 
 def test_body_is_the_request_and_the_path_names_the_resource():
-    """`body: "*"` reads the whole request; the name comes from the path, whatever the body says."""
+    """`body: "*"` reads the whole request. The name comes from the path, whatever the body has."""
     call = read("PUT", f"/v1/{TOPIC}", body='{"name": "other", "labels": {"a": "b"}}')
 
     assert pubsub.Topic.pb()(name=TOPIC, labels={"a": "b"}) == call.request
@@ -101,7 +101,7 @@ def test_patch_names_the_resource_inside():
 
 
 def test_body_can_be_one_field():
-    """`body: "schema"` reads one field; the others are query parameters."""
+    """`body: "schema"` reads one field. The others are query parameters."""
     body = '{"type": "AVRO", "definition": "{}"}'
 
     call = read("POST", "/v1/projects/p/schemas", "schemaId=s1", body)
@@ -121,7 +121,7 @@ def test_query_fills_what_path_and_body_do_not():
 
 
 def test_path_is_percent_decoded():
-    """An id may hold `%`, `+` and `~`; an encoded slash stays encoded."""
+    """An id may hold `%`, `+` and `~`. An encoded slash stays encoded."""
     assert "projects/p/topics/a%+~b" == read("GET", "/v1/projects/p/topics/a%25+%7Eb").request.topic
     assert "projects/p/topics/a%2Fb" == read("GET", "/v1/projects/p/topics/a%2fb").request.topic
 
@@ -144,7 +144,9 @@ def test_path_is_percent_decoded():
     ],
 )
 def test_unreadable_body_is_refused(reason, body):
-    """A body that is not the JSON of the request is refused with the reason, unknown fields in the service's words."""
+    """A body that is not the JSON of the request is refused with the reason, with the service's words for unknown
+    fields.
+    """
     with pytest.raises(RpcError) as refused:
         read("POST", f"/v1/{TOPIC}:publish", body=body)
 
@@ -154,7 +156,7 @@ def test_unreadable_body_is_refused(reason, body):
 
 @pytest.mark.parametrize("query", ["x=1", "topic.x=1", "topic.topic=1", "pageSize=many"])
 def test_unreadable_parameter_is_refused(query):
-    """A parameter that names no field, or no value of its field, is refused."""
+    """A parameter without a field, or without a value of its field, is refused."""
     with pytest.raises(RpcError, match=r"Invalid JSON payload received\."):
         read("GET", f"/v1/{TOPIC}/subscriptions", query)
 
@@ -172,7 +174,7 @@ def test_answer_is_proto_json():
 
 
 def test_enums_are_names_unless_numbers_are_asked_for():
-    """The Python client's REST transport asks for numbers; everyone else gets names."""
+    """The Python client's REST transport requests numbers. All others get names."""
     state = schema.Schema.pb()(type_=2)
 
     names = read("GET", "/v1/projects/p/schemas/s1")
@@ -183,7 +185,7 @@ def test_enums_are_names_unless_numbers_are_asked_for():
 
 
 def test_failure_has_code_message_status_and_details():
-    """An error is the documented JSON; details of a known type are written out, others are left out."""
+    """An error is the documented JSON. Details of a known type are written out, others are left out."""
     known, unknown = any_pb2.Any(), any_pb2.Any(type_url="type.googleapis.com/my.Own", value=b"x")
     known.Pack(error_details_pb2.ErrorInfo(reason="EXACTLY_ONCE_ACKID_FAILURE", domain="pubsub.googleapis.com"))
     details = status_pb2.Status(code=3, message="no", details=[unknown, known]).SerializeToString()
@@ -213,7 +215,7 @@ def test_failure_has_code_message_status_and_details():
     ],
 )
 def test_code_has_its_http_status(status, code):
-    """Each code of gRPC has the HTTP status that Google's APIs give it, and no details when there are none."""
+    """Each code of gRPC has the HTTP status of Google's APIs. Details are optional."""
     assert (status, {"error": {"code": status, "message": "m", "status": code}}) == (
         transcoding.failure(code, "m")[0],
         json.loads(transcoding.failure(code, "m")[1]),
@@ -239,7 +241,7 @@ ANSWER = {"topics": [{"name": "t", "labels": {"a": "1", "b": "2"}, "kmsKeyName":
 )
 @pytest.mark.parametrize("dollar", ["", "$"])
 def test_answer_is_the_part_that_is_asked_for(fields, left, dollar):
-    """Fields in either spelling, nested with a slash, a dot or in parentheses; a star is all."""
+    """Fields may be in either spelling, nested with a slash, a dot or in parentheses. A star selects all."""
     response = json_format.ParseDict(ANSWER, pubsub.ListTopicsResponse.pb()())
 
     call = read("GET", "/v1/projects/p/topics", f"{dollar}fields={fields}")
@@ -261,7 +263,7 @@ def test_answer_has_white_space_unless_told_otherwise():
     "fields", ["x", "topics/x", "topics/name/x", "topics(name", "topics)", ",", "topics/", "(a" * 9, "topics(" * 9000]
 )
 def test_part_that_there_is_none_of_is_refused(fields):
-    """A selection of fields that do not exist is refused with a sentence."""
+    """A selection of unknown fields is refused with an error message."""
     with pytest.raises(RpcError, match=r"Error expanding 'fields' parameter\. .*\.$") as refused:
         read("GET", "/v1/projects/p/topics", f"fields={fields}")
 
@@ -269,7 +271,7 @@ def test_part_that_there_is_none_of_is_refused(fields):
 
 
 def test_a_serialized_message_is_answered_by_another():
-    """The body has the type of its media type; `alt=proto` is the answer's, with the selected fields."""
+    """The body's type is that of its media type. `alt=proto` sets the response's, with the selected fields."""
     route = routes.find("PUT", f"/v1/{TOPIC}")
     assert route is not None
     body = pubsub.Topic.pb()(kms_key_name="k").SerializeToString()
@@ -287,7 +289,7 @@ def test_a_serialized_message_is_answered_by_another():
     [("$alt=media", "json or proto"), ("alt=xml", "json or proto"), ("callback=f", "would let any web page read")],
 )
 def test_answer_in_another_form_is_refused(query, sentence):
-    """Any answer would be mistaken for that form."""
+    """The request is refused, because any answer would be mistaken for that form."""
     with pytest.raises(RpcError, match=sentence) as refused:
         read("GET", f"/v1/{TOPIC}", query)
 

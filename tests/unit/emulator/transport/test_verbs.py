@@ -1,4 +1,4 @@
-"""Methods as verbs, without a socket: fields by signature, answers as JSON, sentences for what is wrong."""
+"""Methods as verbs, without a socket: fields by signature, responses as JSON, error messages for wrong input."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def refused(verb: Verb, body: bytes) -> str:
 
 
 def wait(seconds: float, code: Code | None = None, most_calls: int = 3) -> None:  # type: ignore[name-defined]  # noqa: F821
-    """A verb with a field that is required and two that are not."""
+    """A verb with one required field and two optional ones."""
     if seconds < 0:
         raise ValueError("`seconds` cannot be fewer than none.")
 
 
 def test_fields_are_the_parameters():
-    """Fields are given by name in camelCase, in any order; those with a default may be left out."""
+    """Fields are passed by name in camelCase, in any order. Those with a default may be left out."""
     heard = []
     verb = Verb("wait_for", "POST", wait)
     verb._function = lambda *arguments: heard.append(arguments)
@@ -61,12 +61,12 @@ def test_fields_are_the_parameters():
     ],
 )  # fmt: skip
 def test_wrong_input_is_one_sentence(body, sentence):
-    """What is wrong with a request is said in one sentence that names the field."""
+    """The error message for a wrong request names the field."""
     assert sentence == refused(Verb("wait", "POST", wait), body)
 
 
 def test_fields_of_a_look_are_in_the_query():
-    """A GET has no body."""
+    """A GET has no body, so its fields are in the query."""
 
     def echo(subscription: str) -> list[str]:
         return [subscription]
