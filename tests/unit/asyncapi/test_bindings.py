@@ -18,7 +18,7 @@ from pubsub_spark.asyncapi.document import Value, load
 
 
 def owner(folder: Path, binding: object) -> Value:
-    """A channel, message or operation with this googlepubsub binding."""
+    """Return a channel, message or operation with this googlepubsub binding."""
     path = folder / "api.yaml"
     path.write_text(yaml.safe_dump({"asyncapi": "3.0.0", "it": {"bindings": {"googlepubsub": binding}}}))
     return load(path).get("it")
