@@ -1,4 +1,4 @@
-"""Arrow arrays made of parts: structs of their children, values of some rows, values and reasons; and offsets."""
+"""Arrow arrays made of parts (structs of children, values of some rows, values and reasons), and offsets."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _WIDTHS: Final[dict[int, type[Any]]] = {32: np.int32, 64: np.int64}
 
 
 def structs(type_: pa.StructType, length: int, children: Sequence[pa.Array], like: pa.Array | None = None) -> Any:
-    """The structs of `children`, null where `like` is null."""
+    """Return structs of `children`, null where `like` is null."""
     valid = like.is_valid().buffers()[1] if like is not None and like.null_count else None
     return pa.Array.from_buffers(type_, length, [valid], children=list(children))
 
 
 def named_structs(children: dict[str, pa.Array], length: int, like: pa.Array | None = None) -> pa.StructArray:
-    """The same, with the types of the children."""
+    """Return structs of `children`, with the types of the children."""
     type_ = pa.struct([pa.field(name, child.type) for name, child in children.items()])
     return structs(type_, length, list(children.values()), like)
 
 
 def at_rows(values: pa.Array, rows: npt.NDArray[np.integer[Any]], count: int) -> pa.Array:
-    """`count` values: `values` at `rows`, null elsewhere."""
+    """Return `count` values: `values` at `rows`, null elsewhere."""
     absent = np.ones(count, np.bool_)
     absent[rows] = False
     if pa.types.is_primitive(values.type) and values.type.bit_width in _WIDTHS and not values.null_count:
@@ -41,7 +41,7 @@ def at_rows(values: pa.Array, rows: npt.NDArray[np.integer[Any]], count: int) ->
 
 
 def offsets_of(array: pa.Array) -> npt.NDArray[np.int64]:
-    """The offsets where the items of a binary, list or map array begin and end in its buffer or its values."""
+    """Return the offsets where the items of a binary, list or map array begin and end in its buffer or its values."""
     if not len(array):
         return np.zeros(1, np.int64)  # Arrow may leave the buffer out
     width: type[Any] = np.int64 if pa.types.is_large_list(array.type) else np.int32
@@ -50,7 +50,7 @@ def offsets_of(array: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def list_offsets(lists: pa.Array) -> npt.NDArray[np.int32]:
-    """The offsets of the lists or maps among their flattened items, where a null has no items."""
+    """Return the offsets of the lists or maps among their flattened items. A null has no items."""
     counts = np.diff(offsets_of(lists))
     if lists.null_count:
         counts[lists.is_null().to_numpy(zero_copy_only=False)] = 0
@@ -58,12 +58,12 @@ def list_offsets(lists: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def entries_of(maps: pa.MapArray) -> pa.StructArray:
-    """The entries of all maps, one after the other: Arrow can flatten a list, but no map."""
+    """Return the entries of all maps, one after the other. Arrow can flatten a list, but no map."""
     return maps.cast(pa.list_(pa.struct([maps.type.key_field, maps.type.item_field]))).flatten()
 
 
 def repeats(keys: pa.StringArray, offsets: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-    """The maps that have a key twice."""
+    """Return the maps that have a key twice."""
     counts = np.diff(offsets)
     twice = np.zeros(len(counts), np.bool_)
     if len(counts) and counts.max() > 1:
@@ -75,7 +75,10 @@ def repeats(keys: pa.StringArray, offsets: npt.NDArray[np.int32]) -> npt.NDArray
 
 
 def with_reasons(values: pa.StructArray, reasons: dict[int, str]) -> tuple[pa.StructArray, pa.StringArray]:
-    """The values, null at the rows that have a reason, and the reasons, null elsewhere; values are not copied."""
+    """Return the values, null at the rows that have a reason, and the reasons, null elsewhere.
+
+    Values are not copied.
+    """
     if not reasons:
         return values, pa.nulls(len(values), pa.string())
     column = at_rows(pa.array(reasons.values(), pa.string()), np.fromiter(reasons, np.int64), len(values))

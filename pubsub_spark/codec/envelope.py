@@ -1,8 +1,8 @@
 """The fixed columns of a message, around `value`: StreamingPullResponse bytes to Arrow, no Python object per message.
 
-`ptars` reads the protobuf wire format in Rust. Staged are `MESSAGES` (as delivered) and `RECEIPTS` (for the acks); the
-columns that a user sees are made from MESSAGES by `envelope` or `databricks`. Each of them is one Arrow schema here,
-from which both the Spark type and the arrays come, because Spark compares them exactly.
+`ptars` reads the protobuf wire format in Rust. `MESSAGES` (as delivered) and `RECEIPTS` (for the acks) are staged. The
+columns that a user sees are made from MESSAGES by `envelope` or `databricks`. Each of them is one Arrow schema here.
+Both the Spark type and the arrays come from it, because Spark compares them exactly.
 
 Column reference: https://cloud.google.com/pubsub/docs/reference/rpc/google.pubsub.v1#pubsubmessage
 """
@@ -56,13 +56,13 @@ class Received(NamedTuple):
     receipts: pa.RecordBatch
 
     def slice(self, offset: int, length: int | None = None) -> Received:
-        """Rows `offset` to `offset + length`, without a copy."""
+        """Return rows `offset` to `offset + length`, without a copy."""
         return Received(self.messages.slice(offset, length), self.receipts.slice(offset, length))
 
 
 @lru_cache(maxsize=1)
 def _responses() -> Any:
-    """The `ptars` handler of StreamingPullResponse, made once per process."""
+    """Return the `ptars` handler of StreamingPullResponse, made once per process."""
     from google.pubsub_v1.types import StreamingPullResponse
     from ptars import HandlerPool, PtarsConfig
 
@@ -72,7 +72,7 @@ def _responses() -> Any:
 
 
 def received(responses: Sequence[bytes]) -> Received:
-    """The deliveries in serialized StreamingPullResponses, in their order."""
+    """Return the deliveries in serialized StreamingPullResponses, in their order."""
     deliveries = _responses().list_to_record_batch(list(responses)).column("received_messages").flatten()
     message = deliveries.field("message")
     messages = pa.RecordBatch.from_arrays(
@@ -104,7 +104,7 @@ def first_deliveries(received: Sequence[Received]) -> list[pa.RecordBatch]:
 
 
 def envelope(messages: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns that users see: as MESSAGES, with null where the service sent nothing."""
+    """Return the columns that users see: as MESSAGES, with null where the service sent nothing."""
     keys, attempts = messages.column("ordering_key"), messages.column("delivery_attempt")
     return pa.RecordBatch.from_arrays(
         [
@@ -117,7 +117,10 @@ def envelope(messages: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def databricks(messages: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns of Databricks' `pubsub` source: attributes as a JSON object, publish time in milliseconds."""
+    """Return the columns of Databricks' `pubsub` source.
+
+    Attributes are a JSON object, the publish time is in milliseconds.
+    """
     millis = pc.cast(messages.column("publish_time"), pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
     attributes = pa.array([json.dumps(dict(pairs)) for pairs in messages.column("attributes").to_pylist()], pa.string())
     return pa.RecordBatch.from_arrays(
@@ -126,10 +129,10 @@ def databricks(messages: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def attribute(messages: pa.RecordBatch, name: str) -> pa.StringArray:
-    """The values of one attribute, null where a message does not have it; the first where it has several."""
+    """Return the first value of one attribute in each message, or null if the message does not have it."""
     maps = messages.column("attributes")
     if maps.null_count:
-        maps = maps.take(pa.array(np.arange(len(maps))))  # a null may hide entries; a taken one does not
+        maps = maps.take(pa.array(np.arange(len(maps))))  # a null may hide entries, but not after `take`
     first, last = _span(maps)
     keys, values = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
     found = np.flatnonzero(np.asarray(pc.equal(keys, name)))
@@ -143,7 +146,7 @@ def attribute(messages: pa.RecordBatch, name: str) -> pa.StringArray:
 
 
 def size(messages: pa.RecordBatch) -> int:
-    """The bytes of the payloads and attributes, as published: without Arrow's offsets."""
+    """Return the bytes of the payloads and attributes, as published: without Arrow's offsets."""
     attributes = messages.column("attributes")
     first, last = _span(attributes)  # keys and items are those of the whole array, whatever part of it this is
     texts = (
@@ -160,13 +163,13 @@ def has_text(array: pa.StringArray) -> bool:
 
 
 def _span(array: pa.Array) -> tuple[int, int]:
-    """The first offset and the last of an array with offsets."""
+    """Return the first offset and the last of an array with offsets."""
     offsets = offsets_of(array)
     return int(offsets[0]), int(offsets[-1])
 
 
 def _null_where(array: pa.Array, absent: pa.BooleanArray) -> pa.Array:
-    """The array with null where `absent` is true."""
+    """Return the array with null where `absent` is true."""
     if not absent.true_count:
         return array
     if absent.true_count == len(array):

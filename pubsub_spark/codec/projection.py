@@ -13,7 +13,7 @@ __all__ = ["IncompatibleTypeError", "project"]
 
 
 class IncompatibleTypeError(Exception):
-    """A field has another type, or cannot be null in the new type; the message names its path."""
+    """The error about a field that has another type, or cannot be null in the new type. The message names its path."""
 
 
 def project(values: pa.Array, type_: pa.DataType, path: str = "value") -> pa.Array:

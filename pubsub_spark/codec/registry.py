@@ -71,7 +71,7 @@ class TopicSchema:
     reader: SchemaRevision
 
     def arrow_type(self) -> pa.StructType:
-        """The type of the column `value`, as Spark's `to_arrow_schema(timezone="UTC")` gives it."""
+        """Return the type of the column `value`, as Spark's `to_arrow_schema(timezone="UTC")` does."""
         parsed = self.reader.parsed()
         try:
             return codec_of(self.reader.type).value_type(parsed)
@@ -79,14 +79,14 @@ class TopicSchema:
             raise SchemaError(f"The schema `{self.reader}` cannot be a column of Spark: {error}") from None
 
     def struct_type(self) -> StructType:
-        """The Spark type of the column `value`."""
+        """Return the Spark type of the column `value`."""
         from pubsub_spark.codec.spark_types import struct_type
 
         return struct_type(self.arrow_type())
 
 
 class Decoded(NamedTuple):
-    """The rows of messages: the value or the reason why there is none, and the revision that wrote the message."""
+    """The rows of messages: the value, or the reason for its absence, and the revision that wrote the message."""
 
     value: pa.StructArray
     revision: pa.StringArray
@@ -94,7 +94,7 @@ class Decoded(NamedTuple):
 
 
 class Decoder:
-    """The decoder of one topic's messages; made once per task.
+    """The decoder of one topic's messages, made once per task.
 
     writer: the encoding and revision of messages whose attributes name none, by default the reader's.
     """
@@ -117,7 +117,7 @@ class Decoder:
     ) -> Decoded:
         """Decode each message by the revision and encoding in its attributes, else by those of `writer`.
 
-        names: the schemas that the revisions belong to, for the topic may have been given another one meanwhile
+        names: the schemas that the revisions belong to, because the topic's schema may have been replaced meanwhile
         """
         writer = self._writer.reader
         revisions = revisions.fill_null(writer.revision_id)
@@ -148,7 +148,7 @@ class Decoder:
         return self._groups[group]
 
     def _compile(self, name: str, revision: str, encoding: str) -> DecodeMessages:
-        """The decoder of a group of messages; of one that cannot be decoded, each row has the reason."""
+        """Return the decoder of a group of messages. If they cannot be decoded, each row has the reason."""
         if encoding not in get_args(Encoding):
             return self._refusing(f"The message's encoding is `{encoding}`, which is neither BINARY nor JSON")
         reader = self._topic_schema.reader
@@ -188,7 +188,7 @@ class Encoder:
             raise SchemaError(f"The columns do not fit the schema `{reader}`: {error}") from None
 
     def encode(self, rows: pa.StructArray) -> pa.BinaryArray:
-        """One message per row; RowError names the row and the column that cannot be encoded."""
+        """Return one message per row. Raises RowError with the row and the column that cannot be encoded."""
         return self._encode(rows)
 
 
@@ -203,14 +203,17 @@ def _decode(type_: SchemaType, writer: str, reader: str, encoding: Encoding) -> 
 
 
 def codec_of(type_: SchemaType) -> Codec:
-    """The codec of a schema type; imported when first used."""
+    """Return the codec of a schema type, imported when first used."""
     return cast("Codec", import_module(f"pubsub_spark.codec.{SCHEMA_TYPES[type_].package}.codec"))
 
 
 def _groups(
     *columns: pa.StringArray,
 ) -> list[tuple[tuple[str, ...], np.ndarray[tuple[int], np.dtype[np.int64]]]]:
-    """The messages grouped by equal values in all columns: (the values, the indices in rising order) of each group."""
+    """Return the messages grouped by equal values in all columns.
+
+    Each group is (the values, the indices in rising order).
+    """
     encoded = [column.dictionary_encode() for column in columns]
     sizes = [len(column.dictionary) for column in encoded]
     if all(size == 1 for size in sizes):

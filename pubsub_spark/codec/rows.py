@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pubsub_spark.errors import RowError, SchemaError
 
-# The types that fit besides a field's own: narrower ones, of which nothing is lost (Spark's `to_avro` is as strict).
+# The types that fit in addition to a field's own: narrower ones, without loss (Spark's `to_avro` is as strict).
 _NARROWER: Final[dict[pa.DataType, tuple[pa.DataType, ...]]] = {
     pa.int32(): (pa.int8(), pa.int16()),
     pa.int64(): (pa.int8(), pa.int16(), pa.int32()),
@@ -24,7 +24,7 @@ _NARROWER: Final[dict[pa.DataType, tuple[pa.DataType, ...]]] = {
 }
 
 
-class Unwritable(ValueError):  # noqa: N818 (about a value; nothing failed)
+class Unwritable(ValueError):  # noqa: N818 (about a value, not a failure)
     """The index of a value that cannot be written, the reason, and the path from the array to the value.
 
     On the way up a field puts its name before the path, and the index of a list's item becomes that of the list.
@@ -36,14 +36,14 @@ class Unwritable(ValueError):  # noqa: N818 (about a value; nothing failed)
         self.path = path
 
     def row_error(self, first: int = 0) -> RowError:
-        """The error about the row; `first`: the row of the array's first value."""
+        """Return the error about the row. `first`: the row of the array's first value."""
         column = f"column `{self.path.removeprefix('.')}`" if self.path else "the row"
         return RowError(first + self.index, f"{column} {self.reason}")
 
 
 @contextmanager
 def inside(step: str, offsets: npt.NDArray[Any] | None = None) -> Iterator[None]:
-    """Add the step to the path of an Unwritable; `offsets`: of the lists whose items are written."""
+    """Add the step to the path of an Unwritable. `offsets`: of the lists whose items are written."""
     try:
         yield
     except Unwritable as error:
@@ -52,7 +52,7 @@ def inside(step: str, offsets: npt.NDArray[Any] | None = None) -> Iterator[None]
 
 
 def fits(wanted: pa.DataType, found: pa.DataType) -> bool:
-    """Whether every value of a column's type has a value of the wanted type."""
+    """Return whether every value of a column's type has a value of the wanted type."""
     if pa.types.is_decimal(wanted) and pa.types.is_decimal(found):
         whole, found_whole = wanted.precision - wanted.scale, found.precision - found.scale
         return bool(found.scale <= wanted.scale and found_whole <= whole)
@@ -62,29 +62,29 @@ def fits(wanted: pa.DataType, found: pa.DataType) -> bool:
 
 
 def unfit(path: str, found: pa.DataType, wanted: pa.DataType) -> SchemaError:
-    """The error about a column whose type does not fit."""
+    """Return the error about a column whose type does not fit."""
     where = f"Column `{path}`" if path else "The row"
     return SchemaError(f"{where} is `{spelled(found)}`, the schema wants `{spelled(wanted)}`")
 
 
 def spelled(type_: pa.DataType) -> str:
-    """Spark's name of a type."""
-    from pubsub_spark.codec.spark_types import type_name  # which needs Spark; the emulator does without
+    """Return Spark's name of a type."""
+    from pubsub_spark.codec.spark_types import type_name  # which needs Spark, unlike the emulator
 
     return type_name(type_)
 
 
 def child(path: str, name: str) -> str:
-    """The path of a field."""
+    """Return the path of a field."""
     return f"{path}.{name}" if path else name
 
 
 def find_columns(
     fields: Sequence[str], found: pa.StructType, path: str, ignore_extra: bool
 ) -> tuple[dict[str, int], list[str]]:
-    """The place of each field's column, and the problem that columns have no field.
+    """Return the place of each field's column, and the problem that columns have no field.
 
-    A field's column has its name, or else is the only one of its name in another case, and the field the only one too.
+    A field's column has its name. Or it has the same name in another case, if only one other column and field have it.
     """
     names = {column.name: place for place, column in reversed([*enumerate(found)])}
     spellings: dict[str, tuple[list[str], list[int]]] = defaultdict(lambda: ([], []))

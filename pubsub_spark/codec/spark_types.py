@@ -1,7 +1,7 @@
 """Spark types made from Arrow types: the inverse of `to_arrow_type`, with every nullability kept.
 
 PySpark has `from_arrow_type`, but its early versions forget whether elements and values may be null. The codecs
-describe a column once, in Arrow; this module derives the Spark type.
+describe a column once, in Arrow. This module derives the Spark type.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SCALARS: Final[dict[pa.DataType, spark.DataType]] = {
 
 
 def spark_type(arrow: pa.DataType) -> spark.DataType:
-    """The Spark type whose `to_arrow_type(timezone="UTC")` is `arrow`."""
+    """Return the Spark type whose `to_arrow_type(timezone="UTC")` is `arrow`."""
     if pa.types.is_struct(arrow):
         return struct_type(arrow)
     if pa.types.is_map(arrow):
@@ -41,7 +41,7 @@ def spark_type(arrow: pa.DataType) -> spark.DataType:
 
 
 def type_name(arrow: pa.DataType) -> str:
-    """Spark's name of a type, or Arrow's where Spark has none."""
+    """Return Spark's name of a type, or Arrow's if Spark has none."""
     try:
         return spark_type(arrow).simpleString()
     except KeyError:
@@ -49,5 +49,5 @@ def type_name(arrow: pa.DataType) -> str:
 
 
 def struct_type(arrow: pa.StructType) -> spark.StructType:
-    """The Spark struct whose `to_arrow_type(timezone="UTC")` is `arrow`."""
+    """Return the Spark struct whose `to_arrow_type(timezone="UTC")` is `arrow`."""
     return spark.StructType([spark.StructField(field.name, spark_type(field.type), field.nullable) for field in arrow])

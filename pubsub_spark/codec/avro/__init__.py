@@ -1,8 +1,8 @@
 """Avro: binary and JSON messages to columns, and columns to messages.
 
-codec          what `codec.interface` asks for              types         a node's column, in Arrow
+codec          the functions of `codec.interface`           types         a node's column, in Arrow
 columns        all messages of a batch to Arrow             decimals      decimals between Avro and Arrow
-cursor_arrays  Arrow arrays of what cursors read            byte_columns  the buffers that messages are joined from
+cursor_arrays  Arrow arrays of the values at cursors        byte_columns  the buffers that messages are joined from
 decode         columns, and a reason for the rest           encode        rows to messages
-json           what the JSON reader and writer do with it
+json           the plans and writers of JSON messages
 """

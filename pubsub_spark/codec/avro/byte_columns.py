@@ -1,12 +1,12 @@
 """The buffers that messages are joined from: numbers as columns of bytes, and bytes and strings as Arrow has them.
 
 A row's message is the concatenation of its bytes in all buffers. A `ByteColumn` is one byte per row, or a few, which
-only some rows may have: a tag, a digit of a varint, a double. Byte columns that follow each other are laid side by side
-in a matrix, of which the bytes that are kept make one array (`_side_by_side`): so a row of twenty numbers is written in
-one go. Bytes and strings are buffers as they are; null items are left out. Arrow joins the two kinds (`join`).
+only some rows may have: a tag, a digit of a varint, a double. Adjacent byte columns are laid side by side in a matrix.
+Its kept bytes become one array (`_side_by_side`), so a row of twenty numbers is written in one go. Bytes and strings
+are buffers as they are, without null items. Arrow joins the two kinds (`join`).
 
-`present` says which rows have the value at all (None: every row): the others get nothing, because the value lies inside
-a struct or a union's branch that they do not have.
+`present` marks the rows that have the value at all (None: every row). The others get nothing, because the value is
+inside a struct or a union's branch that they do not have.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _U = np.uint64
 
 
 class ByteColumn(NamedTuple):
-    """`octets[row]` (one byte, or a row of them) for the rows that are kept; None: for all."""
+    """`octets[row]` (one byte, or a row of them) for the rows in `kept`, or for all rows if it is None."""
 
     octets: Octets
     kept: Present
@@ -39,7 +39,7 @@ Buffer: TypeAlias = ByteColumn | pa.BinaryArray
 
 
 def join(buffers: list[Buffer], count: int) -> pa.BinaryArray:
-    """Row by row the parts of all buffers, one after the other."""
+    """Return the parts of all buffers row by row, one after the other."""
     arrays: list[pa.BinaryArray] = []
     for are_columns, group in groupby(buffers, lambda buffer: isinstance(buffer, ByteColumn)):
         run = list(group)
@@ -52,24 +52,24 @@ def join(buffers: list[Buffer], count: int) -> pa.BinaryArray:
 
 
 def constant(data: bytes, count: int, present: Present) -> ByteColumn:
-    """The same bytes in each row."""
+    """Return the same bytes for each row."""
     return ByteColumn(np.broadcast_to(np.frombuffer(data, np.uint8), (count, len(data))), present)
 
 
 def fixed(values: npt.NDArray[Any], present: Present) -> ByteColumn:
-    """Numbers as they lie in memory."""
+    """Return numbers as they are in memory."""
     return ByteColumn(values.view(np.uint8).reshape(len(values), values.itemsize), present)
 
 
 def ragged(octets: Octets, kept: npt.NDArray[np.bool_], present: Present) -> list[Buffer]:
-    """A row of the matrix per item, of which the bytes where `kept` count."""
+    """Return a matrix row per item, of the bytes where `kept` is true."""
     if present is not None:
         kept = kept & present[:, None]
     return [ByteColumn(octets[:, place], kept[:, place]) for place in range(octets.shape[1])]
 
 
 def varints(values: npt.NDArray[np.int64], present: Present) -> list[Buffer]:
-    """Zigzag varints: a column per byte, which has it where the number is that long."""
+    """Return zigzag varints: a column per byte, with the rows whose number is that long."""
     rest = ((values << 1) ^ (values >> 63)).view(np.uint64)
     columns: list[Buffer] = []
     kept = present
@@ -85,12 +85,15 @@ def varints(values: npt.NDArray[np.int64], present: Present) -> list[Buffer]:
 
 
 def sized(data: pa.BinaryArray, present: Present) -> list[Buffer]:
-    """Each item's length, and the item."""
+    """Return each item's length, and the item."""
     return [*varints(np.diff(offsets_of(data)), present), data]
 
 
 def blocks(items: pa.BinaryArray, ends: npt.NDArray[np.int32], present: Present) -> list[Buffer]:
-    """Arrays of the encoded items between their offsets: one block with its count, if there is an item, and the end."""
+    """Return arrays of the encoded items between their offsets.
+
+    Each is one block with its count, if there is an item, and the end.
+    """
     counts = np.diff(ends).astype(np.int64)
     some = counts > 0
     heads = varints(counts, some if present is None else some & present)
@@ -99,7 +102,7 @@ def blocks(items: pa.BinaryArray, ends: npt.NDArray[np.int32], present: Present)
 
 
 def _side_by_side(columns: list[ByteColumn], count: int) -> pa.BinaryArray:
-    """The kept bytes of each row of all columns."""
+    """Return the kept bytes of each row of all columns."""
     widths = [column.octets.shape[1] if column.octets.ndim > 1 else 1 for column in columns]
     matrix = np.empty((count, sum(widths)), np.uint8)
     kept = np.ones(matrix.shape, np.bool_)

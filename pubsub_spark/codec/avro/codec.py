@@ -14,17 +14,20 @@ from pubsub_spark.schema.definition import Definition, Encoding
 
 
 def value_type(definition: Definition) -> pa.StructType:
-    """The type of the column `value`; SchemaError with the path of what Spark cannot hold."""
+    """Return the type of the column `value`. Raises SchemaError with the path of a type that Spark cannot hold."""
     return types.value_type(_avro(definition).root)
 
 
 def decoder(writer: Definition, reader: Definition, encoding: Encoding) -> DecodeMessages:
-    """From messages to values and the reasons of those that have none."""
+    """Return the function from messages to values, and to reasons for messages without one."""
     return AvroDecoder(_avro(writer), _avro(reader), encoding)
 
 
 def encoder(definition: Definition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool) -> EncodeRows:
-    """From rows to messages; SchemaError at once with every column that does not fit, RowError when a row does not."""
+    """Return the function from rows to messages, which raises RowError if a row does not fit.
+
+    Raises SchemaError with every column that does not fit.
+    """
     avro = _avro(definition)
     types.value_type(avro.root)
     binary = compile_rows(avro.root, source_type, ignore_extra)

@@ -1,15 +1,15 @@
 """Avro binary to Arrow, all messages of a batch at once.
 
 `compile_columns(writer, reader)` turns a pair of schemas into nested functions from `Cursors` to an Arrow array, so
-that the loop over messages decides nothing. The writer's schema says what to read, the reader's what to make of it:
-promotions, defaults, reordered and removed fields, enum defaults and unions are all decided when the pair is compiled.
-A message that is not plainly right falls back (see `cursors`); `decode` then finds out why.
+that the loop over messages decides nothing. The writer's schema determines the bytes to read, the reader's the values
+to build: promotions, defaults, reordered and removed fields, enum defaults and unions are all decided when the pair is
+compiled. A message that is not plainly right falls back (see `cursors`). Then `decode` finds the reason.
 
-Names and branches are matched by the rules of `compatibility`. The specification leaves other rules open: a timestamp
-keeps its instant if the reader counts in another unit (Java keeps the number, and the instant is off by a thousand),
-and decimals of another scale do not resolve. `fastavro` (1.13) is not asked to resolve: it has no path for a value
-without a rule, takes the first of a union's branches that can be promoted to, rounds long to float twice, and gives
-defaults as they stand in the text (bytes as a string, a record without its own defaults).
+Names and branches are matched by the rules of `compatibility`. The specification leaves other rules open. A timestamp
+keeps its instant if the reader counts in another unit (Java keeps the number, and the instant is off by a thousand).
+Decimals of another scale do not resolve. `fastavro` (1.13) is not used to resolve: it has no path for a value
+without a rule, chooses the first of a union's branches that can be promoted to, and rounds long to float twice. It
+also returns defaults as they are in the text (bytes as a string, a record without its own defaults).
 
 `path` leads to the values of a function, innermost step first, with `{}` for each array or map.
 """
@@ -55,10 +55,10 @@ from pubsub_spark.slices import slices
 Path = tuple[str, ...]
 
 # Messages, and their bytes, per batch: the cursors and intermediate values of one field then stay in the processor's
-# cache, and what is copied of large messages stays small.
+# cache, and little of a large message is copied.
 MAX_BATCH_MESSAGES: Final = 1 << 14
 MAX_BATCH_BYTES: Final = 1 << 24
-# Strings that are looked at together for one that is no UTF-8.
+# Strings that are checked together for one that is not UTF-8.
 _UTF8_CHECK_ITEMS: Final = 128
 
 # nanoseconds in the unit that a timestamp is written in, and in that of its column
@@ -71,13 +71,13 @@ _COLUMN_NANOSECONDS: Final = {name: 1 if name.endswith("nanos") else 1_000 for n
 
 
 class ColumnReader(NamedTuple):
-    """The reader of two schemas; `padding` is the number of bytes that an inactive cursor may still read."""
+    """The reader of two schemas. `padding` is the number of bytes that an inactive cursor may still read."""
 
     read: Read
     padding: int
 
     def decode(self, data: pa.BinaryArray) -> tuple[pa.Array, Batch]:
-        """The column of the reader's type, and which messages fell back: their values mean nothing."""
+        """Return the column of the reader's type, and the batch. Values of messages that fell back are meaningless."""
         batch = Batch(data.buffers()[2], offsets_of(data), self.padding)
         cursors = batch.cursors
         column = self.read(cursors)
@@ -86,17 +86,26 @@ class ColumnReader(NamedTuple):
 
 
 def batches(data: pa.BinaryArray) -> list[tuple[int, int]]:
-    """The batches as (first message, message after the last): within both limits, unless a batch is one message."""
+    """Return the batches as (first message, message after the last).
+
+    Each is within both limits, unless it is one message.
+    """
     return list(slices(offsets_of(data), MAX_BATCH_MESSAGES, MAX_BATCH_BYTES))
 
 
 def compile_columns(writer: Node, reader: Node) -> ColumnReader:
-    """The reader of two schemas; Unresolvable if no message can be read, SchemaError if Spark has no such type."""
+    """Return the reader of two schemas.
+
+    Raises Unresolvable if no message can be read, SchemaError if Spark has no such type.
+    """
     return ColumnReader(_compile(writer, reader, ()), padding(writer))
 
 
 def constant(field: Field) -> pa.Array:
-    """The default of a field that was not written, as an array of one; Unresolvable where there is none for Spark."""
+    """Return the default of a field that was not written, as an array of one.
+
+    Raises Unresolvable if Spark has none.
+    """
     if not field.has_default:
         raise Unresolvable("was not written and has no default")
     value, batch = compile_columns(field.node, field.node).decode(
@@ -130,7 +139,7 @@ def _compile(writer: Node, reader: Node, path: Path) -> Read:
 
 
 def _mismatch(reason: str, path: Path) -> Mismatch:
-    """The Mismatch of a value; a new one each time, since its path is completed on the way out."""
+    """Return a new Mismatch of a value each time, since its path is completed on the way out."""
     mismatch = Mismatch(reason)
     mismatch.steps.extend(path)
     return mismatch
@@ -216,7 +225,7 @@ def _bytes_of_strings(cursors: Cursors) -> pa.BinaryArray:
 
 
 def _not_utf8(data: pa.BinaryArray) -> Bits:
-    """The items that are not UTF-8, searched a few at a time, so that one of them does not slow all."""
+    """Return the items that are not UTF-8, searched a few at a time, so that one of them does not slow all."""
     wrong = np.zeros(len(data), np.bool_)
     for start in range(0, len(data), _UTF8_CHECK_ITEMS):
         some = data.slice(start, _UTF8_CHECK_ITEMS)
@@ -274,7 +283,7 @@ def _record(writer: Record, reader: Record, path: Path) -> Read:
                 reads[index].append((_compile(node, field.node, (f".{field.name}", *path)), place))
         except Unresolvable as error:
             raise error.inside(f".{field.name}") from None
-    # What the reader does not want is decoded all the same: a message is right or wrong as a whole.
+    # Fields that the reader lacks are also decoded: a message is right or wrong as a whole.
     rest = [None if own else compile_check(field.node) for field, own in zip(writer.fields, reads, strict=True)]
 
     def read(cursors: Cursors) -> pa.Array:
@@ -398,19 +407,19 @@ def _into_union(writer: Node, reader: Union, path: Path) -> Read:
 
 
 def _unresolvable(writer: Node, reader: Node) -> Unresolvable:
-    """The error of two types that have nothing to do with each other."""
+    """Return the error about two unrelated types."""
     if isinstance(reader, Union):
         return Unresolvable(f"was written as {_name(writer)}, for which the reader's union has no branch")
     return Unresolvable(f"was written as {_name(writer)} and cannot be read as {_name(reader)}")
 
 
 def _enum_symbols(writer: Enum, reader: Enum) -> list[str | None]:
-    """The reader's symbol for each of the writer's; None where it has neither symbol nor default."""
+    """Return the reader's symbol for each of the writer's, or None if it has neither symbol nor default."""
     return [symbol if symbol in reader.symbols else reader.default for symbol in writer.symbols]
 
 
 def _time_scale(writer: Fixed | Primitive, reader: Fixed | Primitive) -> tuple[int, int]:
-    """The factor and the divisor that make an integer the reader's column: (1, 1) if it is no timestamp."""
+    """Return the factor and the divisor that make an integer the reader's column: (1, 1) if it is no timestamp."""
     wanted = reader.logical.name if reader.logical else ""
     if wanted not in _COLUMN_NANOSECONDS:
         return 1, 1

@@ -1,4 +1,4 @@
-"""Arrow arrays of what cursors read: bytes, numbers, and the items of arrays and maps in their order."""
+"""Arrow arrays of the values at cursors: bytes, numbers, and the items of arrays and maps in their order."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Read = Callable[[Cursors], pa.Array]
 
 
 def segments(cursors: Cursors, length: Longs) -> pa.BinaryArray:
-    """The next `length` bytes of each cursor, which must be there.
+    """Return the next `length` bytes of each cursor, which must be there.
 
-    All segments and the gaps between them are laid out as one array over the batch's bytes, of which every other
-    item is taken: that way Arrow copies the bytes, which is ten times faster than gathering them by index.
+    All segments and the gaps between them are laid out as one array over the batch's bytes, and every other item is
+    taken. That way Arrow copies the bytes, which is ten times faster than gathering them by index.
     """
     count = len(cursors)
     edges = np.empty(2 * count + 1, np.int64)
@@ -30,7 +30,7 @@ def segments(cursors: Cursors, length: Longs) -> pa.BinaryArray:
     cursors.at = cursors.at + length
     edges[1::2] = cursors.at
     edges[-1] = edges[-2] if count else 0
-    if cursors.batch.any_fell_back:  # inactive cursors stand behind all others; Arrow wants edges that never fall
+    if cursors.batch.any_fell_back:  # inactive cursors are behind all others, but Arrow needs edges that never fall
         _close_gaps(edges, np.flatnonzero(cursors.inactive()))
     whole = pa.Array.from_buffers(
         pa.binary(), 2 * count, [None, pa.py_buffer(edges.astype(np.int32)), pa.py_buffer(cursors.batch.bytes)]
@@ -39,7 +39,7 @@ def segments(cursors: Cursors, length: Longs) -> pa.BinaryArray:
 
 
 def _close_gaps(edges: Longs, inactive: Longs) -> None:
-    """Give inactive cursors, of rising index, segments of no bytes where the one before them ends."""
+    """Set the segments of inactive cursors, of rising index, to no bytes where the one before them ends."""
     if not len(inactive):
         return
     breaks = np.diff(inactive, prepend=-2) != 1
@@ -53,9 +53,9 @@ def _close_gaps(edges: Longs, inactive: Longs) -> None:
 def read_items(
     cursors: Cursors, node: Array | Map, least_bytes: int, reads: list[Read], types: list[pa.DataType]
 ) -> tuple[npt.NDArray[np.int32], list[pa.Array]]:
-    """The offsets of the cursors' arrays, and their items, as each of `reads` reads them (a map's key, then its value).
+    """Return the offsets of the cursors' arrays, and their items, as each of `reads` reads them.
 
-    types: what `reads` return.
+    reads: for a map, its key's, then its value's. types: those that `reads` return.
     """
     owners: list[Longs] = []
     turns: list[Longs] = []
@@ -80,17 +80,17 @@ def _index(turn: Longs, item: int) -> str:
 
 
 def _key(columns: list[pa.Array], item: int) -> str:
-    """The step to a map's value: its key has been read just before."""
+    """Return the step to a map's value: its key has been read just before."""
     return f"[{columns[-1][item].as_py()!r}]"
 
 
 def numbers(values: npt.NDArray[Any], type: pa.DataType) -> pa.Array:  # noqa: A002 (Arrow's word)
-    """An array over numpy's memory, without a copy; `type` has the width of the values."""
+    """Return an array over numpy's memory, without a copy. `type` has the width of the values."""
     return pa.Array.from_buffers(type, len(values), [None, pa.py_buffer(values)])
 
 
 def merge(arrays: list[pa.Array], places: list[Longs]) -> pa.Array:
-    """The arrays as one, each item at its place; the places are all of 0 to the number of items."""
+    """Return the arrays as one, each item at its place. The places are all of 0 to the number of items."""
     if len(arrays) == 1 and (len(places[0]) < 2 or (np.diff(places[0]) == 1).all()):
         return arrays[0]
     place = np.concatenate(places)

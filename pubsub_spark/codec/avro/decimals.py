@@ -16,17 +16,17 @@ _WIDTH = 16  # bytes of Arrow's decimal128
 
 
 def from_bytes(data: pa.BinaryArray, type_: pa.Decimal128Type) -> tuple[pa.Array, Bits]:
-    """The decimals, and which of them have no bytes or more digits than the type: those are zero."""
+    """Return the decimals, and which of them have no bytes or more digits than the type. Those are zero."""
     ends = offsets_of(data)
     length = np.diff(ends)
-    # Sixteen bytes of room in front, so that the 16 bytes that end with a short value can be loaded too.
+    # Sixteen bytes of room in front, so that the 16 bytes that end with a short value can also be loaded.
     room = np.zeros(_WIDTH + int(ends[-1]), np.uint8)
     if ends[-1]:
         room[_WIDTH:] = np.frombuffer(data.buffers()[2], np.uint8, int(ends[-1]))
     words = np.ndarray((len(room) - 7,), ">u8", room, strides=(1,))
     low = words[ends[1:] + 8].astype(np.uint64)
     high = words[ends[1:]].astype(np.uint64)
-    # What lies before the value belongs to a neighbour: shift it out, then in again as copies of the sign.
+    # The bytes before the value belong to a neighbour: shift them out, then in again as copies of the sign.
     narrow = length <= 8
     shift = np.where(narrow, 8 - np.clip(length, 1, 8), _WIDTH - np.clip(length, 9, _WIDTH)) * 8
     part = np.where(narrow, low, high).view(np.int64)
@@ -39,7 +39,7 @@ def from_bytes(data: pa.BinaryArray, type_: pa.Decimal128Type) -> tuple[pa.Array
     beyond = pc.or_(pc.greater(wide, most), pc.less(wide, least))
     wrong = (length < 1) | beyond.to_numpy(zero_copy_only=False)
     for row in np.flatnonzero(length > _WIDTH).tolist():
-        # Longer numbers fit if the bytes in front of the last 16 only go on with the sign.
+        # Longer numbers fit if the bytes in front of the last 16 only repeat the sign.
         sign = b"\xff" if values[row, 1] < 0 else b"\0"
         wrong[row] |= bool(room[_WIDTH + ends[row] : ends[row + 1]].tobytes().strip(sign))
     if wrong.any():
@@ -48,7 +48,7 @@ def from_bytes(data: pa.BinaryArray, type_: pa.Decimal128Type) -> tuple[pa.Array
 
 
 def as_fixed(decimals: pa.Array, size: int) -> npt.NDArray[np.uint8]:
-    """Each number in `size` bytes; the type's precision says that it fits."""
+    """Return each number in `size` bytes. The type's precision guarantees that it fits."""
     big = _big_endian(decimals)
     if size <= _WIDTH:
         return np.ascontiguousarray(big[:, _WIDTH - size :])
@@ -56,12 +56,15 @@ def as_fixed(decimals: pa.Array, size: int) -> npt.NDArray[np.uint8]:
 
 
 def as_bytes(decimals: pa.Array) -> tuple[npt.NDArray[np.uint8], Bits]:
-    """Each number's 16 bytes, and which of them are needed: the last ones, as few as hold the number and its sign."""
+    """Return each number's 16 bytes, and which of them are needed.
+
+    Those are the last ones, as few as hold the number and its sign.
+    """
     big = _big_endian(decimals)
     magnitude = big ^ _signs(big)
     magnitude[:, -1] |= 1
     first = (magnitude != 0).argmax(axis=1)
-    # The top bit of the first byte that matters must be free for the sign; if it is not, one more byte says the sign.
+    # The top bit of the first byte that matters must be free for the sign. If it is not, one more byte holds the sign.
     first -= (np.take_along_axis(magnitude, first[:, None], axis=1)[:, 0] > 127) & (first > 0)
     return big, np.asarray(np.arange(_WIDTH) >= first[:, None])
 
@@ -73,5 +76,5 @@ def _big_endian(decimals: pa.Array) -> npt.NDArray[np.uint8]:
 
 
 def _signs(big: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """A column of the byte that goes on in front of each number."""
+    """Return a column of the byte that continues each number to the front."""
     return np.where(big[:, :1] > 127, np.uint8(255), np.uint8(0))

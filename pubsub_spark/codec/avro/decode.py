@@ -1,9 +1,9 @@
-"""Messages of one writer's revision as the reader's column: `columns` reads them, and a reason is found for the rest.
+"""Messages of one writer's revision as the reader's column: `columns` reads them, and the rest get a reason.
 
-A message that fell back is looked at alone. If it is no message of its schema, `error_locator` says where. Otherwise
-fastavro reads it and writes it again, and if that makes a difference (a map had a key twice), the columns read what it
-wrote. If it makes none, the message has no value, and the columns said why. Messages in JSON are written as binary
-first (`json`). So a message's outcome does not depend on its neighbours.
+A message that fell back is checked alone. If it is not a message of its schema, `error_locator` finds where. Otherwise
+fastavro reads it and writes it again. If that makes a difference (a map had a key twice), the columns read the new
+bytes. If it makes none, the message has no value, and the columns know the reason. Messages in JSON are written as
+binary first (`json`). So a message's outcome does not depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pubsub_spark.schema.definition import Encoding, InvalidMessage
 
 
 class AvroDecoder:
-    """Compiled for one (writer, reader, encoding); keeps nothing between calls."""
+    """The decoder of one (writer, reader, encoding). It keeps nothing between calls."""
 
     def __init__(self, writer: AvroDefinition, reader: AvroDefinition, encoding: Encoding) -> None:
         self.type = value_type(reader.root)
@@ -36,7 +36,7 @@ class AvroDecoder:
             self._refusal = error
 
     def __call__(self, data: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-        """The value of each message, null where the second array has the reason for it."""
+        """Return the value of each message, null where the second array has the reason for it."""
         reasons: dict[int, str] = {}
         if self._json_reader:
             data, reasons = self._json_reader.read(data)
@@ -46,7 +46,7 @@ class AvroDecoder:
         return arrays.with_reasons(column, reasons)
 
     def _batch(self, data: pa.BinaryArray, start: int, reasons: dict[int, str]) -> pa.StructArray:
-        """The values of a batch that begins at row `start`; what is in a row that has a reason means nothing."""
+        """Return the values of a batch that begins at row `start`. The value of a row with a reason is meaningless."""
         if self._refusal:
             for row, message in enumerate(data.to_pylist(), start):
                 reasons.setdefault(row, _sentence(self._mismatch(message) or self._refusal))

@@ -1,8 +1,8 @@
 """Arrow rows to Avro messages, column by column.
 
 `compile_rows(node, type)` fits the columns of a DataFrame to the schema (`codec.rows`): the types that `types` makes of
-the schema, or narrower ones. A field without a column takes its default, or null. A column may be nullable where the
-schema is not: the first null is then an error of the data. The result writes all rows at once: each field contributes
+the schema, or narrower ones. A field without a column becomes its default, or null. A column may be nullable when the
+schema is not: then the first null is an error of the data. The result writes all rows at once: each field contributes
 `buffers`, which are joined once per message.
 """
 
@@ -37,9 +37,10 @@ _MILLIS: Final = ("timestamp-millis", "local-timestamp-millis")
 def compile_rows(
     root: Node, type_: pa.DataType, ignore_extra: bool = False
 ) -> Callable[[pa.StructArray], pa.BinaryArray]:
-    """The writer of messages; SchemaError, with path, expected and found type of every column that cannot fit.
+    """Return the writer of messages, which raises RowError.
 
-    ignore_extra: columns that the schema has no field for are left out. The writer raises RowError.
+    Raises SchemaError with path, expected and found type of every column that cannot fit.
+    ignore_extra: columns that the schema has no field for are left out.
     """
     if not pa.types.is_struct(column_of(root).type):
         root = Record("row", [Field("value", root)])
@@ -153,7 +154,7 @@ def _decimals(size: int | None, array: pa.Array, present: Present) -> list[Buffe
 
 
 def _numpy(array: pa.Array, width: type[Any]) -> npt.NDArray[Any]:
-    """The values as they lie in memory; where the array has a null, something meaningless."""
+    """Return the values as they are in memory. A null's value is meaningless."""
     data = array.buffers()[1]
     if data is None:
         return np.zeros(len(array), width)
@@ -197,7 +198,7 @@ def _record(node: Record, found: pa.DataType, path: str, ignore_extra: bool) -> 
 
 
 def _absent(field: Field, path: str) -> bytes:
-    """The bytes of a field without a column: its default, or null."""
+    """Return the bytes of a field without a column: its default, or null."""
     type_ = column_of(field.node).type
     if field.has_default:
         try:
@@ -284,7 +285,7 @@ def _union(node: Union, found: pa.DataType, path: str, ignore_extra: bool) -> Wr
 
 
 def _nullable(write: Write, index: int, null: int | None) -> Write:
-    """A union of one type, with null or alone."""
+    """Return the writer of a union of one type, with null or alone."""
     tag = bytes([2 * index])
 
     def nullable(array: pa.Array, present: Present) -> list[Buffer]:

@@ -2,7 +2,7 @@
 
 Raw columns are those of a schema whose logical types are left out (`schema_tree.without_logical`). A schema that
 contains itself has none. `encode` makes binary messages of them and `columns` reads those, so that JSON and binary
-messages have one way from there on. `json_encoding` says what is right; here is only the common form.
+messages have one way from there on. `json_encoding` decides about all forms. Here is only the common one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from pubsub_spark.schema.definition import InvalidMessage
 
 
 def compile_reader(definition: AvroDefinition) -> JsonReader:
-    """The reader of JSON messages, as binary ones."""
+    """Return the reader of JSON messages, as binary ones."""
 
     def exact(text: bytes) -> bytes:
         try:
@@ -67,7 +67,7 @@ def compile_reader(definition: AvroDefinition) -> JsonReader:
 
 
 def compile_writer(definition: AvroDefinition) -> Callable[[pa.BinaryArray], pa.BinaryArray]:
-    """The function that writes binary messages as JSON: those say which branch a union took."""
+    """Return the function that writes binary messages as JSON. Binary messages show the branch of each union."""
 
     def one(message: bytes) -> bytes:
         return json_encoding.write_message(definition.root, definition.datum.read(message))
@@ -91,7 +91,10 @@ def compile_writer(definition: AvroDefinition) -> Callable[[pa.BinaryArray], pa.
 
 
 def _members(union: Union) -> list[Node]:
-    """The branches that are not null; SchemaError if both have one column, which would not tell the branch."""
+    """Return the branches that are not null.
+
+    Raises SchemaError if both have one column, which does not identify the branch.
+    """
     if widened(union):
         raise SchemaError("Branches of a union have one column")
     return variants(union)
@@ -101,7 +104,7 @@ def _members(union: Union) -> list[Node]:
 
 
 def _plan(node: Node) -> Plan:
-    """The plan of a value."""
+    """Return the plan of a value."""
     if isinstance(node, Union):
         plan = _union(node)
         return plan if len(variants(node)) < len(node.branches) else reader.required(plan)
@@ -109,7 +112,7 @@ def _plan(node: Node) -> Plan:
 
 
 def _given(node: Node) -> Plan:
-    """The plan of a value that is null where it is not given, as in a union's branch."""
+    """Return the plan of a value that is null if absent, as in a union's branch."""
     match node:
         case Record(fields=fields):
             plans = [([field.name], _plan(field.node)) for field in fields]
@@ -126,7 +129,7 @@ def _given(node: Node) -> Plan:
 
 
 def _union(node: Union) -> Plan:
-    """The plan of a union's values: each is null, or an object with the branch as its only name."""
+    """Return the plan of a union's values: each is null, or an object with the branch as its only name."""
     kinds = _members(node)
     if not kinds:  # whose column is a struct without fields
         return reader.leaf(pa.null(), lambda array: pa.nulls(len(_nulls(array)), pa.struct([])))

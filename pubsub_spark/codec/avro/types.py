@@ -1,7 +1,7 @@
 """The column type of an Avro node: Spark's `SchemaConverters` as a table of Arrow types (see docs/types.md).
 
-Nullability is part of it: only a union with null makes a nullable column. What Spark cannot hold is refused here, with
-its path, when a query is planned: a recursive record, a decimal of more than 38 digits.
+Nullability is part of it: only a union with null makes a nullable column. Types that Spark cannot hold (a recursive
+record, a decimal of more than 38 digits) are refused here, with their path, when a query is planned.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PRIMITIVES: Final[dict[str, pa.DataType]] = {
     "string": pa.string(),
 }
 
-# Logical types that change the column; the others (time, nanos, uuid, duration) show as their underlying type, as in
+# Logical types that change the column. The others (time, nanos, uuid, duration) show as their underlying type, as in
 # Spark 4.0. Spark 4.3 shows time-micros as TIME and nanos as TIMESTAMP(9), which Python sources cannot all hand over.
 _LOGICAL: Final[dict[str, pa.DataType]] = {
     "date": pa.date32(),
@@ -41,28 +41,34 @@ _WIDENED: Final[dict[frozenset[str], str]] = {
 }
 
 MAX_PRECISION: Final = 38
-# A schema whose named types use each other 40 deep stands for more columns than atoms; real tables have hundreds.
+# A schema whose named types use each other 40 deep stands for more columns than atoms. Real tables have hundreds.
 MAX_COLUMNS: Final = 20_000
 
 
 def value_type(root: Node) -> pa.StructType:
-    """The type of the column `value`; a root that is no struct becomes its only field, `value`."""
+    """Return the type of the column `value`. A root that is not a struct becomes its only field, `value`."""
     column = column_of(root)
     return column.type if pa.types.is_struct(column.type) else pa.struct([column.with_name("value")])
 
 
 def column_of(node: Node) -> pa.Field:
-    """The type and nullability of a node, as a field without a name; SchemaError with the path when Spark has none."""
+    """Return the type and nullability of a node, as a field without a name.
+
+    Raises SchemaError with the path if Spark has no such type.
+    """
     return _Walk().column(node, "", frozenset())
 
 
 def variants(node: Union) -> list[Node]:
-    """The branches of a union that are not null."""
+    """Return the branches of a union that are not null."""
     return [branch for branch in node.branches if branch.kind != "null"]
 
 
 def widened(node: Union) -> Primitive | None:
-    """The plain `long` or `double` that a union of two widths of a number is; Spark drops logical types there."""
+    """Return the plain `long` or `double` that a union of two widths of a number is, or None.
+
+    Spark drops logical types there.
+    """
     kinds = variants(node)
     wide = _WIDENED.get(frozenset(branch.kind for branch in kinds)) if len(kinds) == 2 else None
     return Primitive(wide) if wide else None

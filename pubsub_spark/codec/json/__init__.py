@@ -4,7 +4,7 @@ reader    texts to Arrow columns                         writer       Arrow colu
 payloads  `JsonSchema`: `decode=json`, with the columns of a DDL or a JSON schema
 ddl       `carrier STRING, delay INT` as an Arrow type   json_schema  the same of Spark's JSON and of JSON Schema
 
-What differs between formats is in `codec.avro.json`, `codec.protobuf.json`, `payloads` and `write.json`.
+The differences between formats are in `codec.avro.json`, `codec.protobuf.json`, `payloads` and `write.json`.
 """
 
 from pubsub_spark.codec.json.payloads import JsonSchema

@@ -31,14 +31,14 @@ _TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|\w+|[<>(),:])")
 
 
 def parse(text: str) -> pa.StructType:
-    """The type of a DDL; ValueError with a sentence when it is none."""
+    """Return the type of a DDL. Raises ValueError with an error message if the text is not a DDL."""
     parser = _Parser(text)
     fields = parser.fields(end=None)
     return pa.struct(fields)
 
 
 def decimal(precision: int, scale: int) -> pa.DataType:
-    """A decimal type of Spark; ValueError when it has no such."""
+    """Return a decimal type of Spark. Raises ValueError if Spark has no such type."""
     if not (1 <= precision <= 38 and 0 <= scale <= precision):
         raise ValueError(f"DECIMAL({precision}, {scale}) is no type of Spark: 1 to 38 digits, of them the fraction's")
     return pa.decimal128(precision, scale)
@@ -77,7 +77,7 @@ class _Parser:
         return True
 
     def fields(self, end: str | None) -> list[pa.Field]:
-        """The fields up to a token, which is left; None for the end of the text."""
+        """Return the fields up to a token, which is not consumed. None is the end of the text."""
         found: list[pa.Field] = []
         while True:
             token = self._take()
@@ -88,7 +88,7 @@ class _Parser:
                 raise ValueError(f"`{name}` is there twice")
             self._skip(":")
             found.append(pa.field(name, self._type()))
-            if self._skip("not"):  # a payload that lacks it is taken all the same, as by `from_json`
+            if self._skip("not"):  # a payload that lacks it is accepted all the same, as by `from_json`
                 self._take("null")
             if self._skip("comment"):
                 self._take()

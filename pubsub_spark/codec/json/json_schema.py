@@ -1,4 +1,4 @@
-"""A JSON schema as an Arrow type: Spark's own JSON (`df.schema.json()`), or JSON Schema where columns can say it."""
+"""A JSON schema as an Arrow type: Spark's own JSON (`df.schema.json()`), or JSON Schema if columns can express it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 
 
 def parse(schema: Any) -> pa.StructType:
-    """The type of a schema that was parsed from JSON; ValueError with a sentence when it has none."""
+    """Return the type of a schema that was parsed from JSON. Raises ValueError with an error message if it has none."""
     if not isinstance(schema, dict):
         raise ValueError("a JSON schema is an object")
     found = _spark(schema, "the schema") if schema.get("type") == "struct" else _type(schema, "the schema")
@@ -26,7 +26,7 @@ def parse(schema: Any) -> pa.StructType:
 
 
 def _spark(kind: Any, path: str) -> pa.DataType:
-    """A type of Spark's JSON."""
+    """Return the type of a part of Spark's JSON."""
     if isinstance(kind, str):
         if (match := _DECIMAL.fullmatch(kind)) is not None:
             return ddl.decimal(int(match[1]), int(match[2]))
@@ -42,7 +42,7 @@ def _spark(kind: Any, path: str) -> pa.DataType:
 
 
 def _type(schema: Any, path: str) -> pa.DataType:
-    """A type of JSON Schema."""
+    """Return the type of a part of a JSON Schema."""
     kind = schema.get("type") if isinstance(schema, dict) else None
     if isinstance(kind, list):  # ["string", "null"]: every column may be null
         kinds = [each for each in kind if each != "null"]

@@ -1,8 +1,8 @@
 """JSON objects to values of declared columns: by the JSON reader in their common form, else message by message.
 
-A field that is missing or null is null, one that the columns lack is left out, as by Spark's `from_json`. Unlike there
-a value of another type makes the whole payload undecodable, and the reason names its path. A string column takes any
-value, as JSON text; a timestamp is ISO 8601, of UTC where it has no zone; binary is base64.
+A missing or null field is null, and a field without a column is left out, as by Spark's `from_json`. Unlike there, a
+value of another type makes the whole payload undecodable, and the reason names its path. A string column accepts any
+value, as JSON text. A timestamp is ISO 8601, in UTC if it has no zone. Binary is base64.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _SHOWN_CHARACTERS: Final = 60  # of a wrong value
 
 @dataclass(frozen=True)
 class JsonSchema:
-    """The columns of JSON payloads, as the text of a DDL or of a JSON schema; picklable."""
+    """The columns of JSON payloads, as the text of a DDL or of a JSON schema. Picklable."""
 
     text: str
 
     def arrow_type(self) -> pa.StructType:
-        """The type of the column `value`; SchemaError when the text is no schema."""
+        """Return the type of the column `value`. Raises SchemaError if the text is not a schema."""
         return _parsed(self.text)
 
     def decode(self, data: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-        """The values of payloads, and the reasons; in each row one of the two is null."""
+        """Return the values of payloads, and the reasons. In each row one of the two is null."""
         values, reasons = _reader(self.text).read(data.fill_null(b""))
         return with_reasons(values, reasons)
 
@@ -74,12 +74,12 @@ def _reader(text: str) -> JsonReader:
             raise InvalidMessage("The payload is JSON, but no object")
         return convert(found, "")
 
-    # The arrays of the reader name the elements of lists in a way of their own.
+    # The reader's arrays name the elements of lists in their own way.
     return JsonReader(reader.required(plan), kind, lambda column: column.cast(kind), exact, unknown_names=True)
 
 
 def _forms(kind: pa.DataType) -> tuple[Plan, Convert]:
-    """How values of a type are read in their common form, and how one of any form that is not null."""
+    """Return the plan of a type's values in their common form, and the conversion of a non-null one in any form."""
     if pa.types.is_struct(kind):
         forms = {field.name: _forms(field.type) for field in kind}
         plans = [([name], plan) for name, (plan, _) in forms.items()]
@@ -177,7 +177,7 @@ def _string(value: Any, path: str) -> Any:  # noqa: ARG001
 
 
 def _json_text(value: Any) -> str:
-    """The JSON of a value; `json.dumps` would round numbers to doubles, and write `Infinity` for the largest."""
+    """Return the JSON of a value. `json.dumps` would round numbers to doubles, and write `Infinity` for the largest."""
     match value:
         case Decimal():
             return str(value)
@@ -190,7 +190,7 @@ def _json_text(value: Any) -> str:
 
 
 def _utf8(text: str) -> str:
-    """The text with `?` for half of a surrogate pair, which JSON can say and UTF-8 cannot."""
+    """Return the text with `?` for half of a surrogate pair, which JSON can express and UTF-8 cannot."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
@@ -199,7 +199,7 @@ def _timestamp(text: str) -> datetime.datetime:
     return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
 
 
-# Types whose values are strings: how one is parsed, and what it must be.
+# Types whose values are strings: how one is parsed, and the form that it must have.
 _TEXTS: Final[dict[pa.DataType, tuple[Callable[[str], Any], str]]] = {
     pa.binary(): (partial(base64.b64decode, validate=True), "base64"),
     pa.date32(): (datetime.date.fromisoformat, "a date such as 2026-01-31"),

@@ -1,13 +1,14 @@
 """The JSON reader: many JSON messages to Arrow columns, by a plan that a format makes of its schema.
 
-A batch is read by Arrow's JSON reader, in C++ throughout. If that refuses it, it is read by Python's parser and column
-by column, in parts, so that the messages of an uncommon form are isolated; and those are given, one by one, to the
-format's exact reader. A `Plan` says what is common; the exact reader alone says what is right. So a plan
-may refuse anything (by one of UNCOMMON), and must not take what the exact reader refuses or reads otherwise.
+A batch is read by Arrow's JSON reader, in C++ throughout. If that refuses it, Python's parser reads it column by
+column, in parts, which isolates the messages of an uncommon form. Those are passed, one by one, to the format's exact
+reader. A `Plan` covers the common form. Only the exact reader decides about the others. So a plan may refuse anything
+(by one of UNCOMMON), but must not accept messages that the exact reader refuses or reads otherwise.
 
-Arrow reads a stream of objects and does not say which text an object was in. So the texts are joined by newlines, which
-no JSON string may have, and each must begin with `{` and end with `}`: a text that does not end its last object makes
-an error with the `{` of the next, and each has an object, so that as many objects as texts are one in each.
+Arrow reads a stream of objects and does not report which text an object was in. So the texts are joined by newlines,
+which no JSON string may have, and each must begin with `{` and end with `}`. A text that does not end its last object
+makes an error with the `{` of the next. Each text has an object, so if there are as many objects as texts, each text
+has one.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from pyarrow import json as arrow_json
 from pubsub_spark.codec.arrays import at_rows, named_structs, offsets_of
 from pubsub_spark.schema.definition import InvalidMessage
 
-Values = list[Any]  # JSON values of one field of all messages; None where it is null or absent
+Values = list[Any]  # JSON values of one field of all messages, None if it is null or absent
 Names = list[int]  # how many names the objects of each kind have that were read so far
 
-# What an uncommon value makes plans, Python and Arrow raise.
+# The errors that plans, Python and Arrow raise for an uncommon value.
 UNCOMMON: Final = (
     ValueError,
     TypeError,
@@ -42,12 +43,12 @@ UNCOMMON: Final = (
     StopIteration,
     RecursionError,
 )
-_BATCH_ROWS: Final = 4096  # messages that Arrow's JSON reader is given at once; of 1024 each takes a fifth more time
-_CHUNK_ROWS: Final = 1024  # messages that Python's is given
+_BATCH_ROWS: Final = 4096  # messages that Arrow's JSON reader reads at once: with 1024, each takes a fifth more time
+_CHUNK_ROWS: Final = 1024  # messages that Python's reads at once
 MIN_ARROW_ROWS: Final = 128  # fewer messages are read sooner by Python
 # Half a step above the largest float: from here on a number is rounded to infinity.
 FLOAT_LIMIT: Final = 2.0**128 - 2.0**103
-_SPLIT: Final = 16  # the values of messages, one of which is uncommon, are read in so many parts
+_SPLIT: Final = 16  # the values of messages are read in so many parts if one of them is uncommon
 _OPEN, _CLOSE, _COLON, _QUOTE, _SPACE = b'{}:" '
 _IN_WORDS: Final = np.array([byte > 127 or chr(byte).isalnum() or chr(byte) == "_" for byte in range(256)])
 _CONSTANT: Final = re.compile(r"[:\[,]\s*-?(?:NaN|Inf)")
@@ -65,7 +66,7 @@ Build = Callable[[list[pa.Array], int], pa.Array]  # of the arrays of the fields
 
 
 class Plan(NamedTuple):
-    """How a value is read: the type as which Arrow reads its JSON, and what becomes of its array, or of parsed values.
+    """The way to read a value: its JSON as an Arrow type, and the conversions of its array, or of its parsed values.
 
     json_type: None if Arrow cannot read it (a map)
     """
@@ -78,8 +79,8 @@ class Plan(NamedTuple):
 class JsonReader(NamedTuple):
     """The reader of a format's messages.
 
-    write: from the columns of some messages to what the reader returns, of `type`
-    exact: the same of one message, which it has read exactly; InvalidMessage if it is none
+    write: from the columns of some messages to the result of the reader, of `type`
+    exact: the same of one message, which it reads exactly. Raises InvalidMessage if the text is not a message
     """
 
     plan: Plan | None
@@ -91,7 +92,7 @@ class JsonReader(NamedTuple):
     min_rows: int = 24  # fewer messages are read exactly, one by one
 
     def read(self, texts: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
-        """What was read of each message, null where the message is none, and the reasons of those by row."""
+        """Return the value of each message, null if it is not one, and the reasons for those by row."""
         rows: list[int] = []
         columns: list[pa.Array] = []
         if self.plan and len(texts) >= self.min_rows:
@@ -114,7 +115,7 @@ class JsonReader(NamedTuple):
         return at_rows(result, np.array(rows, np.int64), len(texts)), reasons
 
     def _batch(self, texts: pa.BinaryArray, start: int) -> Iterator[tuple[Sequence[int], pa.Array]]:
-        """The rows of the common form, and their columns: by Arrow or, if that refuses one of them, by Python."""
+        """Yield the rows of the common form, and their columns: by Arrow or, if that refuses one of them, by Python."""
         assert self.plan
         json_type = self.plan.json_type
         if json_type is not None and pa.types.is_struct(json_type) and len(texts) >= MIN_ARROW_ROWS:
@@ -130,7 +131,7 @@ class JsonReader(NamedTuple):
             yield from self._by_python(rows, values, [some[place] for place in places])
 
     def by_arrow(self, texts: pa.BinaryArray) -> pa.Array:
-        """The column of messages that Arrow can read and that all have the common form."""
+        """Return the column of messages that Arrow can read and that all have the common form."""
         assert self.plan
         require(pc.min(pc.binary_length(texts)).as_py() >= len("{}"))
         offsets = offsets_of(texts)
@@ -138,8 +139,8 @@ class JsonReader(NamedTuple):
         require(bool((data[offsets[:-1]] == _OPEN).all() and (data[offsets[1:] - 1] == _CLOSE).all()))
         joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), b"\n")
         buffer = joined.buffers()[2]
-        text = str(buffer, "utf-8")  # Arrow takes any bytes for a string
-        if self.unknown_names and ("NaN" in text or "Inf" in text):  # which Arrow takes for numbers, also of those
+        text = str(buffer, "utf-8")  # Arrow accepts any bytes as a string
+        if self.unknown_names and ("NaN" in text or "Inf" in text):  # which Arrow reads as numbers, also of those
             require(_CONSTANT.search(text) is None)
         table = arrow_json.read_json(
             pa.BufferReader(buffer),
@@ -152,14 +153,14 @@ class JsonReader(NamedTuple):
         require(table.num_rows == len(texts))
         names: Names = []
         column = self.plan.convert(table.combine_chunks().to_struct_array().combine_chunks(), names)
-        # Arrow does not tell an absent field from null, so that names are counted where each field must be there.
+        # Arrow does not tell an absent field from null, so names are counted if each field must be there.
         require(not names or sum(names) == _least_names(np.frombuffer(buffer, np.uint8)))
         return column
 
     def _by_python(
         self, rows: list[int], values: Values, texts: list[bytes]
     ) -> Iterator[tuple[Sequence[int], pa.Array]]:
-        """The same of values that Python has parsed; the rows of an uncommon form are left out."""
+        """Yield the same of values that Python has parsed, without the rows of an uncommon form."""
         assert self.plan
         names: Names = []
         try:
@@ -181,7 +182,7 @@ class JsonReader(NamedTuple):
 
 
 def leaf(json_type: pa.DataType, convert: Callable[[pa.Array], pa.Array]) -> Plan:
-    """The plan of a value without parts: `convert` is given an array of strings, numbers or booleans."""
+    """Return the plan of a value without parts: `convert` receives an array of strings, numbers or booleans."""
 
     def read(values: Values, _: Names) -> pa.Array:
         found = frozenset(map(type, values)) - {NoneType}
@@ -191,7 +192,7 @@ def leaf(json_type: pa.DataType, convert: Callable[[pa.Array], pa.Array]) -> Pla
 
 
 def required(plan: Plan) -> Plan:
-    """The plan of a value that may not be null."""
+    """Return the plan of a value that may not be null."""
 
     def check(array: pa.Array) -> pa.Array:
         require(not array.null_count)
@@ -214,9 +215,9 @@ def objects(
     size: int | None = None,
     unknown_names: bool = False,
 ) -> Plan:
-    """The plan of objects; `build` makes the array of those that are given, of the arrays of their fields.
+    """Return the plan of objects. `build` makes the array of the objects that are present from their fields' arrays.
 
-    fields: each with the names it may have, of which Arrow reads the first. size: the number of names in each object
+    fields: each with the names it may have. Arrow reads only the first. size: the number of names in each object
     """
     types = [plan.json_type for _, plan in fields]
     json_type = None
@@ -253,12 +254,12 @@ def objects(
 
 
 def of_names(names: list[str]) -> Build:
-    """The function that builds structs of fields of those names."""
+    """Return the function that builds structs of fields of those names."""
     return lambda arrays, length: named_structs(dict(zip(names, arrays, strict=True)), length)
 
 
 def wrapped(plan: Plan, name: str) -> Plan:
-    """The plan of values that become structs of one field, null where the value is."""
+    """Return the plan of values that become structs of one field, null where the value is."""
 
     def wrap(array: pa.Array) -> pa.StructArray:
         return named_structs({name: array}, len(array), array)
@@ -267,7 +268,7 @@ def wrapped(plan: Plan, name: str) -> Plan:
 
 
 def lists(item: Plan) -> Plan:
-    """The plan of arrays."""
+    """Return the plan of arrays."""
 
     def convert(array: pa.ListArray, names: Names) -> pa.Array:
         return _lists(item.convert(array.flatten(), names), pc.list_value_length(array))
@@ -280,7 +281,7 @@ def lists(item: Plan) -> Plan:
 
 
 def maps(key: Plan, item: Plan, as_lists: bool = False) -> Plan:
-    """The plan of objects with any names, as maps, or as lists of structs of a key and a value."""
+    """Return the plan of objects with any names, as maps, or as lists of structs of a key and a value."""
 
     def read(values: Values, names: Names) -> pa.Array:
         require({dict, NoneType}.issuperset(map(type, values)))
@@ -300,7 +301,7 @@ def maps(key: Plan, item: Plan, as_lists: bool = False) -> Plan:
 
 
 def exactly(type_: pa.DataType) -> Plan:
-    """The plan of strings or booleans."""
+    """Return the plan of strings or booleans."""
 
     def convert(array: pa.Array) -> pa.Array:
         require(array.type == type_)
@@ -310,12 +311,15 @@ def exactly(type_: pa.DataType) -> Plan:
 
 
 def integers(type_: pa.DataType, as_text: bool | None) -> Plan:
-    """The plan of integers; as_text: they are strings, as Arrow reads them (True), may be (False) or not (None)."""
+    """Return the plan of integers.
+
+    as_text: they are strings, as Arrow reads them (True), may be (False) or not (None).
+    """
 
     def convert(array: pa.Array) -> pa.Array:
         if as_text is not None and pa.types.is_string(array.type):
             numbers = array.cast(type_)
-            require(numbers.cast(pa.string()).equals(array))  # in the one form that writing them again gives
+            require(numbers.cast(pa.string()).equals(array))  # in the one form that writing them again makes
             return numbers
         require(pa.types.is_integer(array.type))
         return array.cast(type_)
@@ -324,14 +328,14 @@ def integers(type_: pa.DataType, as_text: bool | None) -> Plan:
 
 
 def floats(type_: pa.DataType) -> Plan:
-    """The plan of numbers that the type can hold; rounded to it as one number after another would be."""
+    """Return the plan of numbers that the type can hold, rounded to it as one number after another would be."""
     bound = FLOAT_LIMIT if pa.types.is_float32(type_) else np.inf
 
     def convert(array: pa.Array) -> pa.Array:
         require(pa.types.is_floating(array.type) or pa.types.is_integer(array.type))
         numbers = array.cast(pa.float64(), safe=False)
         found = numbers.drop_null().to_numpy()
-        # Of `-0` Python makes 0, and of `-0.0` a negative one; Arrow does not tell them apart.
+        # Python makes 0 of `-0`, and a negative zero of `-0.0`. Arrow does not distinguish them.
         require(bool((np.abs(found) < bound).all()) and not np.signbit(found[found == 0]).any())
         return numbers.cast(type_, safe=False)
 
@@ -339,7 +343,7 @@ def floats(type_: pa.DataType) -> Plan:
 
 
 def texts(convert: Callable[[pa.StringArray], pa.Array]) -> Plan:
-    """The plan of strings that stand for something else."""
+    """Return the plan of strings that represent other values."""
 
     def of_strings(array: pa.Array) -> pa.Array:
         require(pa.types.is_string(array.type))
@@ -349,7 +353,7 @@ def texts(convert: Callable[[pa.StringArray], pa.Array]) -> Plan:
 
 
 def each_text(convert: Callable[[str], Any], type_: pa.DataType) -> Plan:
-    """The same, string by string."""
+    """Return the plan of strings that are converted one by one."""
     return texts(lambda array: pa.array([None if text is None else convert(text) for text in array.to_pylist()], type_))
 
 
@@ -365,7 +369,7 @@ _scan: Final = make_scanner(json.JSONDecoder(parse_constant=refuse_constant))  #
 
 
 def _parse(texts: list[bytes]) -> tuple[list[int], Values]:
-    """The places of the texts that are JSON, and their values; of a name given twice the last value."""
+    """Return the places of the texts that are JSON, and their values. Of a repeated name the last value counts."""
     places, values = [], []
     for place, data in enumerate(texts):
         try:
@@ -380,18 +384,20 @@ def _parse(texts: list[bytes]) -> tuple[list[int], Values]:
 
 
 def _most_names(data: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
-    """The most names that the objects in JSON texts can have: behind each is a colon after a quote or whitespace.
+    """Return the most names that the objects in JSON texts can have.
 
-    A text's values have fewer names than that if an object has a name twice, or else if a string looks like a name.
+    Behind each name is a colon after a quote or whitespace. A text's values have fewer names than that if an object has
+    a name twice, or else if a string looks like a name.
     """
     before = data[np.flatnonzero(data == _COLON) - 1]
     return int(np.count_nonzero((before == _QUOTE) | (before <= _SPACE)))
 
 
 def _least_names(data: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
-    """The fewest names that the objects in JSON texts have, if names are words: behind each is a quote and a colon.
+    """Return the fewest names that the objects in JSON texts have, if names are words.
 
-    In a string a quote is behind a backslash, and one that begins a string is behind punctuation or whitespace.
+    Behind each name is a quote and a colon. In a string a quote is behind a backslash, and one that begins a string is
+    behind punctuation or whitespace.
     """
     colons = np.flatnonzero(data == _COLON)
     return int(np.count_nonzero((data[colons - 1] == _QUOTE) & _IN_WORDS[data[colons - 2]]))
@@ -418,12 +424,12 @@ def require(fits: bool) -> None:
 
 
 def given(arrays: list[pa.Array]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """How many of the arrays have a value, row by row."""
+    """Return how many of the arrays have a value, row by row."""
     return np.asarray(np.sum([array.is_valid().to_numpy(zero_copy_only=False) for array in arrays], axis=0))
 
 
 def _expand(values: pa.Array, valid: pa.BooleanArray) -> pa.Array:
-    """The values at the places that are valid, null elsewhere."""
+    """Return the values at the places that are valid, null elsewhere."""
     return at_rows(values, np.flatnonzero(valid.to_numpy(zero_copy_only=False)), len(valid))
 
 
@@ -432,7 +438,7 @@ def _lengths(values: Values) -> pa.Int32Array:
 
 
 def _lists(items: pa.Array, lengths: pa.Int32Array, type_: pa.DataType | None = None) -> pa.Array:
-    """Lists, or maps, of these lengths, null where the length is."""
+    """Return lists, or maps, of these lengths, null where the length is."""
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths.fill_null(0).to_numpy(zero_copy_only=False), out=offsets[1:])
     valid = lengths.is_valid().buffers()[1] if lengths.null_count else None

@@ -1,8 +1,8 @@
 """The JSON writer: Arrow columns to JSON texts, column by column, without a Python object per row.
 
-Each value becomes an Arrow string, null where it has no text, and objects, lists and maps join such arrays. A format
-(`codec.avro`, `codec.protobuf`, `write.json`) composes these functions by its schema, and has texts of its own for
-what it writes in another way. Texts are UTF-8, on one line, without spaces.
+Each value becomes an Arrow string, null if it has no text, and objects, lists and maps join such arrays. A format
+(`codec.avro`, `codec.protobuf`, `write.json`) composes these functions by its schema, and has its own texts for
+values that it writes in another way. Texts are UTF-8, on one line, without spaces.
 
 A value that cannot be written raises `rows.Unwritable`.
 """
@@ -25,27 +25,27 @@ Write = Callable[[pa.Array], pa.StringArray]
 
 _NEEDS_ESCAPE: Final = r'["\\\x00-\x1f]'
 _NOT_NUMBERS: Final = (("nan", '"NaN"'), ("inf", '"Infinity"'), ("-inf", '"-Infinity"'))
-# The shortest decimal of the largest float lies above it, where a reader of floats may refuse it.
+# The shortest decimal of the largest float is above it, where a reader of floats may refuse it.
 _LARGEST_FLOAT: Final = ("3.4028235e+38", "3.4028234663852886e+38")
 
 
 def joined(*parts: pa.StringArray | str) -> pa.StringArray:
-    """The texts of all parts, one after the other; null where one is null."""
+    """Return the texts of all parts, one after the other, null if a part is null."""
     return pc.binary_join_element_wise(*parts, "")
 
 
 def plain(values: pa.Array) -> pa.StringArray:
-    """The text as Arrow has it: of integers, decimals and booleans."""
+    """Return Arrow's text of integers, decimals and booleans."""
     return values.cast(pa.string())
 
 
 def quoted(values: pa.Array) -> pa.StringArray:
-    """The same as a string."""
+    """Return Arrow's text of the values, as a JSON string."""
     return joined('"', values.cast(pa.string()), '"')
 
 
 def each(text_of: Callable[[Any], str], values: Iterable[Any]) -> pa.StringArray:
-    """The texts of values, one by one; Unwritable where `text_of` raises ValueError."""
+    """Return the texts of values, one by one. Raises Unwritable if `text_of` raises ValueError."""
     texts: list[str | None] = []
     try:
         for value in values:
@@ -56,19 +56,19 @@ def each(text_of: Callable[[Any], str], values: Iterable[Any]) -> pa.StringArray
 
 
 def strings(values: pa.Array) -> pa.StringArray:
-    """The texts of strings."""
+    """Return the texts of strings."""
     if pc.any(pc.match_substring_regex(values, _NEEDS_ESCAPE)).as_py():
         return each(encode_basestring, values.to_pylist())
     return quoted(values)
 
 
 def base64(values: pa.Array) -> pa.StringArray:
-    """The base64 of bytes."""
+    """Return the base64 of bytes."""
     return each(lambda value: f'"{b2a_base64(value, newline=False).decode()}"', values.to_pylist())
 
 
 def floats(values: pa.Array) -> pa.StringArray:
-    """The texts of floats and doubles; of NaN and the infinities their names, as strings."""
+    """Return the texts of floats and doubles. NaN and the infinities are their names, as strings."""
     text = pc.replace_substring_regex(values.cast(pa.string()), r"^(-?\d+)$", r"\1.0")
     if pa.types.is_float32(values.type):
         text = pc.replace_substring(text, *_LARGEST_FLOAT)
@@ -79,13 +79,13 @@ def floats(values: pa.Array) -> pa.StringArray:
 
 
 def objects(members: list[tuple[str, pa.Array, Write]], like: pa.StructArray) -> pa.StringArray:
-    """The objects of named members, without those that have no text; null where `like` is null."""
+    """Return the objects of named members, without those that have no text, null where `like` is null."""
     parts: list[pa.StringArray | str] = ["{"]
     for name, values, write in members:
         label = f",{dumps(name, ensure_ascii=False)}:"
         with inside(f".{name}"):
             text = write(values)
-        # Arrow's join that skips nulls loses rows in which there is nothing but nulls.
+        # Arrow's join that skips nulls loses rows that have only nulls.
         parts += [joined(label, text).fill_null("")] if text.null_count else [label, text]
     if not members:
         return pc.if_else(like.is_valid(), "{}", pa.scalar(None, pa.string()))
@@ -94,12 +94,12 @@ def objects(members: list[tuple[str, pa.Array, Write]], like: pa.StructArray) ->
 
 
 def lists(values: pa.Array, write: Write) -> pa.StringArray:
-    """The texts of lists; an element without one is null."""
+    """Return the texts of lists. An element without a text is null."""
     return joined("[", _rows_joined(values, values.values, "[]", lambda items: write(items).fill_null("null")), "]")
 
 
 def maps(values: pa.Array, write_key: Write, write: Write) -> pa.StringArray:
-    """The texts of maps, or of lists of structs of a key and a value; a value without one is null."""
+    """Return the texts of maps, or of lists of structs of a key and a value. A value without a text is null."""
     entries = values.values if pa.types.is_list(values.type) else None
     keys, items = (values.keys, values.items) if entries is None else (entries.field(0), entries.field(1))
 
@@ -114,7 +114,7 @@ def maps(values: pa.Array, write_key: Write, write: Write) -> pa.StringArray:
 
 
 def _rows_joined(values: pa.Array, flat: pa.Array, path: str, write: Write) -> pa.StringArray:
-    """The texts of each row's elements, joined by commas; null for a null row."""
+    """Return the texts of each row's elements, joined by commas, null for a null row."""
     offsets = values.offsets.to_numpy().astype(np.int64)
     first, offsets = int(offsets[0]), offsets - offsets[0]
     with inside(path, offsets):

@@ -18,15 +18,18 @@ __all__ = ["decoder", "encoder", "value_type"]
 
 
 def value_type(definition: Definition) -> pa.StructType:
-    """The type of the column `value`; SchemaError with the path of what Spark cannot hold."""
+    """Return the type of the column `value`. Raises SchemaError with the path of a type that Spark cannot hold."""
     return struct_type(build_column_tree(cast("ProtobufDefinition", definition).message))
 
 
 def decoder(writer: Definition, reader: Definition, encoding: Encoding) -> DecodeMessages:
-    """From messages to (values of the reader's type, reasons): one of the two is null in each row."""
+    """Return the function from messages to (values of the reader's type, reasons). One of them is null in each row."""
     return ProtobufDecoder(cast("ProtobufDefinition", reader), encoding, cast("ProtobufDefinition", writer)).decode
 
 
 def encoder(definition: Definition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool) -> EncodeRows:
-    """From rows to messages; SchemaError at once when a column does not fit, RowError when a row does not."""
+    """Return the function from rows to messages, which raises RowError if a row does not fit.
+
+    Raises SchemaError if a column does not fit.
+    """
     return ProtobufEncoder(cast("ProtobufDefinition", definition), encoding, source_type, ignore_extra).encode

@@ -1,9 +1,9 @@
-"""The columns of decoded messages: the arrays that ptars has made, as the column tree says that Spark has them.
+"""The columns of decoded messages: the arrays that ptars has made, in the form that Spark has by the column tree.
 
 Unsigned integers become signed, enum numbers names, seconds and nanoseconds microseconds, messages of any shape JSON
-text; an absent field gets its default. Buffers are shared with the arrays of ptars wherever the bytes are the same.
-The same values can be read of message objects, many times slower: for schemas whose field numbers are too high for
-ptars, and for the reason why a message has no place in the columns.
+text. An absent field gets its default. Buffers are shared with the arrays of ptars wherever the bytes are the same.
+The same values can be read from message objects, many times slower. That is for schemas whose field numbers are too
+high for ptars, and for the reason why a message has no place in the columns.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from pubsub_spark.codec.protobuf.types import MAX_SECONDS, UNSIGNED, ptars_type
 
 
 class UnreadableMessage(ValueError):  # noqa: N818 (a finding, not a failure)
-    """A message is malformed, or has a value that has no place in its column."""
+    """The error about a message that is malformed, or has a value that has no place in its column."""
 
 
 def message_column(array: pa.StructArray, struct: Struct, type_: pa.StructType, present: bool) -> pa.StructArray:
-    """The column of a message; `present`: none of its values may be null, as in lists and maps."""
+    """Return the column of a message. `present`: none of its values may be null, as in lists and maps."""
     children = [_column(array.field(ptars_schema.field_name(c)), c, type_.field(c.name).type) for c in struct.columns]
     return structs(type_, len(array), children, None if present else array)
 
 
 def _column(array: pa.Array, column: Column, type_: pa.DataType) -> pa.Array:
-    """The column of a field, with the defaults of absent values."""
+    """Return the column of a field, with the defaults of absent values."""
     values = _values(array, column.node, type_, column.path)
     if column.default is not None and values.null_count:
         if isinstance(column.node, Enum):
             return values.fill_null(column.node.name_of(column.default))
         return values.fill_null(pa.scalar(column.default, ptars_type(column.node)).cast(type_, safe=False))
-    if column.required and values.null_count:  # below a message that is absent, or in a row that has an error
+    if column.required and values.null_count:  # below an absent message, or in a row that has an error
         return _without_nulls(values)
     return values
 
 
 def _values(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.Array:
-    """The column of a node."""
+    """Return the column of a node."""
     match node:
         case Scalar(kind):
             return array.view(type_) if kind in UNSIGNED else array
@@ -67,20 +67,20 @@ def _values(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.Ar
 
 
 def _elements(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.Array:
-    """The elements of a list or the values of a map, where an absent message is an empty one."""
+    """Return the elements of a list or the values of a map, with an empty message for an absent one."""
     if isinstance(node, Struct):
         return message_column(array, node, type_, present=True)
     return _values(_without_nulls(array) if array.null_count else array, node, type_, path)
 
 
 def _enum_names(array: pa.Int32Array, enum: Enum) -> pa.StringArray:
-    """The names of an enum's numbers."""
+    """Return the names of an enum's numbers."""
     encoded = array.dictionary_encode()
     return pa.array(map(enum.name_of, encoded.dictionary.to_pylist()), pa.string()).take(encoded.indices)
 
 
 def _micros(array: pa.StructArray, type_: pa.DataType, path: str) -> pa.Array:
-    """The timestamps or durations of arrays of seconds and nanoseconds."""
+    """Return the timestamps or durations of arrays of seconds and nanoseconds."""
     seconds, nanos = pc.struct_field(array, "seconds"), pc.struct_field(array, "nanos")
     for extreme in pc.min_max(seconds).values():
         if abs(extreme.as_py() or 0) > MAX_SECONDS:
@@ -89,7 +89,7 @@ def _micros(array: pa.StructArray, type_: pa.DataType, path: str) -> pa.Array:
 
 
 def _json(array: pa.BinaryArray, node: Json, path: str) -> pa.StringArray:
-    """The JSON texts of serialized messages of any shape: of the same value the same text."""
+    """Return the JSON texts of serialized messages of any shape: the same text for the same value."""
     read = GetMessageClass(node.message).FromString
     try:
         texts = [
@@ -102,14 +102,14 @@ def _json(array: pa.BinaryArray, node: Json, path: str) -> pa.StringArray:
 
 
 def _without_nulls(array: pa.Array) -> pa.Array:
-    """The same values, none of them null: ptars leaves the type's zero in the place of a null."""
+    """Return the same values without nulls: ptars leaves the type's zero in the place of a null."""
     if pa.types.is_struct(array.type):
         return structs(array.type, len(array), [array.field(index) for index in range(array.type.num_fields)])
     return pa.Array.from_buffers(array.type, len(array), [None, *array.buffers()[1:]])
 
 
 def object_values(value: Any, node: Node, path: str) -> Any:
-    """What ptars would read of a message object or of a field's value, as `pa.array` accepts it."""
+    """Return the value that ptars would read from a message object or a field's value, as `pa.array` accepts it."""
     match node:
         case Scalar("string") if isinstance(value, bytes):  # of proto2
             raise UnreadableMessage(f"Field `{path}` is not valid UTF-8")

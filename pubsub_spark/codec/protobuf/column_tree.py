@@ -1,9 +1,9 @@
 """The column tree: a message's descriptor as the columns that it becomes, by the rules of docs/types.md.
 
 `build_column_tree` walks the descriptor once and decides everything that depends on the schema alone: which fields
-become columns, which have presence, what value an absent field has. All else (Spark and Arrow types, the schema given
-to `ptars`, decoding, encoding) is a walk over this tree. Refused here, with the path: messages that contain themselves,
-and schemas that would unfold into more columns than any table has. Pure; values are immutable.
+become columns, which have presence, and the value of an absent field. All else (Spark and Arrow types, the schema made
+for `ptars`, decoding, encoding) is a walk over this tree. Refused here, with the path: messages that contain
+themselves, and schemas that would unfold into more columns than any table has. Pure. Values are immutable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pubsub_spark.schema.protobuf.json_mapping import JSON_MESSAGES
 
 # A message type used twice is two sets of columns, so a small schema can unfold into a huge one.
 MAX_COLUMNS: Final = 10_000
-MAX_NESTING_LEVELS: Final = 90  # upb reads 100 levels, one of them is the envelope's
+MAX_NESTING_LEVELS: Final = 90  # upb reads 100 levels, one of them for the envelope
 
 # protobuf's scalar types by the name they have in a `.proto` file
 _PARTED: Final = ("TYPE_ENUM", "TYPE_GROUP", "TYPE_MESSAGE")
@@ -39,14 +39,14 @@ SCALARS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A number, bool, string or bytes; `kind` is its type's name in a `.proto` file."""
+    """A number, bool, string or bytes. `kind` is its type's name in a `.proto` file."""
 
     kind: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Enum:
-    """An enum: `names` has every number, with the first name declared for it; `numbers` has every name.
+    """An enum: `names` has every number, with the first name declared for it. `numbers` has every name.
 
     closed: a number that the enum does not declare is an unknown field (proto2), not a value.
     """
@@ -57,7 +57,7 @@ class Enum:
     closed: bool
 
     def name_of(self, number: int) -> str:
-        """The name of `number`; if an open enum does not declare it, the name that Java and Spark give it."""
+        """Return the name of `number`. If an open enum does not declare it, return the name that Java and Spark use."""
         return self.names.get(number, f"UNKNOWN_ENUM_VALUE_{self.name}_{number}")
 
 
@@ -108,9 +108,9 @@ Node = Scalar | Enum | Time | Json | Array | Map | Struct
 class Column:
     """A field that becomes a column.
 
-    presence: a payload tells an absent field from zero. An absent field is then `default` if the schema declares one,
-        else null; without presence it is the type's zero
-    oneof: the name of the group of fields of which at most one is set
+    presence: a payload distinguishes an absent field from zero. An absent field is then `default` if the schema
+    declares one, else null. Without presence it is the type's zero
+    oneof: the name of a group of fields with at most one set
     """
 
     name: str
@@ -124,18 +124,18 @@ class Column:
 
 
 def build_column_tree(message: Descriptor) -> Struct:
-    """The column tree of a message; SchemaError when the message contains itself or has too many columns."""
+    """Return the column tree of a message. Raises SchemaError if it contains itself or has too many columns."""
     return _TreeBuilder().struct(message, "", (message,))
 
 
 class _TreeBuilder:
-    """The walk over one descriptor, with the number of columns so far; `enclosing` are the messages above a field."""
+    """The walk over one descriptor, with the number of columns so far. `enclosing` are the messages above a field."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def struct(self, message: Descriptor, path: str, enclosing: tuple[Descriptor, ...]) -> Struct:
-        """The node of a message."""
+        """Return the node of a message."""
         columns, unmapped = [], []
         for field in message.fields:
             here = f"{path}.{field.name}" if path else field.name
@@ -161,7 +161,7 @@ class _TreeBuilder:
         return Struct(message.full_name, tuple(columns), tuple(unmapped))
 
     def field(self, field: FieldDescriptor, path: str, enclosing: tuple[Descriptor, ...]) -> Node | None:
-        """The node of a field; None for a message without columns, which Spark cannot hold and drops."""
+        """Return the node of a field, or None for a message without columns, which Spark cannot hold and drops."""
         if field.type == FieldDescriptor.TYPE_MESSAGE and field.message_type.GetOptions().map_entry:
             key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
             node = self.single(value, f"{path}{{}}", enclosing)
@@ -172,7 +172,7 @@ class _TreeBuilder:
         return self.single(field, path, enclosing)
 
     def single(self, field: FieldDescriptor, path: str, enclosing: tuple[Descriptor, ...]) -> Node | None:
-        """The node of one value of a field; None for a message without columns."""
+        """Return the node of one value of a field, or None for a message without columns."""
         if field.type == FieldDescriptor.TYPE_ENUM:
             return _enum(field.enum_type)
         if field.type != FieldDescriptor.TYPE_MESSAGE:
@@ -202,7 +202,10 @@ def _enum(enum: EnumDescriptor) -> Enum:
 
 
 def time_node(message: Descriptor) -> Time | None:
-    """The node of a message that Spark takes for a time: by its own name and two fields, whatever the package."""
+    """Return the node of a message that Spark reads as a time, or None.
+
+    Spark recognizes it by its own name and two fields, whatever the package.
+    """
     if message.name not in ("Timestamp", "Duration") or len(message.fields) != 2:
         return None
     shape = [(f.name, SCALARS.get(f.type)) for f in message.fields]

@@ -1,7 +1,7 @@
 """The Protobuf decoder: payloads to columns, a block of messages at a time, in C++ and Rust.
 
-protobuf's own core (upb) decides which payloads are messages. A block goes through five steps, none of which makes a
-Python object per message:
+protobuf's own core (upb) decides which payloads are messages. A block goes through five steps. None makes a Python
+object per message:
 
     payloads → one envelope    the messages behind one another, each with tag and length       ptars
              → upb             parsed: now it is certain that each of them is a message        protobuf
@@ -9,18 +9,19 @@ Python object per message:
              → a batch         a list of structs, by the schema made for ptars                 ptars
              → columns         unsigned to signed, numbers to names, seconds to microseconds   here
 
-`ptars` alone is twice as fast, and lenient: it takes lengths that overflow and bytes left over, and keeps both members
-of a oneof, a map's key twice, the number that a closed enum does not have. What upb has parsed it reads exactly but for
-the last three (and for messages of any shape, which it gets as bytes); schemas with one of them have their messages
-written again. So have messages that ptars then refuses: it knows no groups, which unknown fields may be.
+`ptars` alone is twice as fast, and lenient: it accepts lengths that overflow and bytes left over, and keeps both
+members of a oneof, a map's key twice, the number that a closed enum does not have. It reads messages that upb has
+parsed exactly, except for the last three and messages of any shape, which it gets as bytes. Schemas with one of these
+have their messages written again. So have messages that ptars then refuses: it knows no groups, which unknown fields
+may be.
 
-When a step fails, the bad rows are isolated: the block is split into parts, and the parts that fail again, down to
-single rows. upb alone isolates malformed messages, then all steps isolate messages that have no place in the columns. A
-bad row gets a reason and, in the block, the bytes of an empty message. Then the block is decoded again.
+When a step fails, the bad rows are isolated: the block is split into parts, and the parts that fail are split again,
+down to single rows. upb alone isolates malformed messages. Then all steps isolate messages that have no place in the
+columns. A bad row gets a reason and, in the block, the bytes of an empty message. Then the block is decoded again.
 
 Revisions: binary messages are read with the reader's descriptor whatever revision wrote them, since field numbers are
-what both share: a field that the writer did not have is absent, one that the reader does not have is skipped. JSON has
-names instead of numbers, so it is read with the writer's descriptor and then passed on as bytes.
+common to both. A field that the writer did not have is absent, and one that the reader does not have is skipped. JSON
+has names instead of numbers, so it is read with the writer's descriptor and then passed on as bytes.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ SPLIT_PARTS: Final = 4  # of rows that fail together
 
 
 class ProtobufDecoder:
-    """The decoder of payloads to the columns of a revision, the reader's; `writer`: of the names in JSON payloads."""
+    """The decoder of payloads to the columns of the reader's revision. `writer`: of the names in JSON payloads."""
 
     def __init__(
         self, definition: ProtobufDefinition, encoding: Encoding = "BINARY", writer: ProtobufDefinition | None = None
@@ -68,7 +69,7 @@ class ProtobufDecoder:
         self._batch = ptars_schema.batch_reader(self.struct)
 
     def decode(self, data: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-        """The value of each payload, null where the second array has the reason for it."""
+        """Return the value of each payload, null where the second array has the reason for it."""
         reasons: dict[int, str] = {}
         if self._json_reader:
             data, reasons = self._json_reader.read(data.fill_null(b""))
@@ -80,7 +81,7 @@ class ProtobufDecoder:
         return arrays.with_reasons(pa.concat_arrays(blocks or [pa.array([], self.type)]), reasons)
 
     def _block(self, data: pa.Array, start: int, reasons: dict[int, str]) -> pa.StructArray:
-        """The rows of `data`, which begins at row `start`; a row with a reason is an empty message, to be made null."""
+        """Return the rows of `data`, from row `start` on. A row with a reason is an empty message, to be made null."""
         framed = self._framed(data)
         try:
             return self._columns(framed, self._parse(framed))
@@ -94,7 +95,7 @@ class ProtobufDecoder:
             part = self._framed(data.slice(first, end - first))
             if end - first > 1:
                 self._columns(part)
-            else:  # which ptars may fail on for a reason that this module does not know of
+            else:  # ptars may fail for a reason that this module does not know of
                 self._from_objects(part)
 
         malformed = {row: self._parse_error(data[row].as_py()) for row, _ in _refused(parse_rows, 0, len(data))}
@@ -113,7 +114,10 @@ class ProtobufDecoder:
             return self._from_objects(framed)
 
     def _parse(self, framed: bytes, required: bool = True) -> Any:
-        """The parsed envelope; UnreadableMessage when a message is malformed or, if `required`, lacks a field."""
+        """Return the parsed envelope.
+
+        Raises UnreadableMessage when a message is malformed or, if `required`, lacks a field.
+        """
         try:
             envelope = self.definition.envelope_class.FromString(framed)
         except DecodeError as error:
@@ -123,7 +127,10 @@ class ProtobufDecoder:
         return envelope
 
     def _columns(self, framed: bytes, envelope: Any = None) -> pa.StructArray:
-        """The columns of the messages of an envelope, parsed if it has been; UnreadableMessage if one has no place."""
+        """Return the columns of an envelope's messages. envelope: the parsed one, if it has been parsed.
+
+        Raises UnreadableMessage if a message has no place in them.
+        """
         if not self.struct.columns or self._batch is None:
             return self._from_objects(framed, envelope)
         try:
@@ -133,7 +140,7 @@ class ProtobufDecoder:
         return message_column(batch.column(0).values, self.struct, self.type, present=True)
 
     def _read_batch(self, framed: bytes) -> pa.RecordBatch:
-        """The batch that ptars makes of an envelope; UnreadableMessage when it cannot."""
+        """Return the batch that ptars makes of an envelope. Raises UnreadableMessage when it cannot."""
         assert self._batch is not None
         try:
             return ptars_schema.call(self._batch.list_to_record_batch, [framed])
@@ -141,15 +148,15 @@ class ProtobufDecoder:
             raise UnreadableMessage(str(error)) from None
 
     def _rewrite(self, framed: bytes, envelope: Any, discard: bool) -> bytes:
-        """The envelope as upb writes it, maps in the same order each time; `discard`: without unknown fields."""
+        """Return the envelope as upb writes it, maps in the same order each time. `discard`: without unknown fields."""
         envelope = envelope or self._parse(framed, required=False)
         if discard:
             envelope.DiscardUnknownFields()
         return bytes(envelope.SerializePartialToString(deterministic=self._maps))
 
     def _framed(self, data: pa.Array) -> bytes:
-        """The payloads as one envelope."""
-        # A slice is copied: not every version of ptars minds an offset.
+        """Return the payloads as one envelope."""
+        # A slice is copied: not every version of ptars respects an offset.
         payloads = pa.ListArray.from_arrays(pa.array([0, len(data)], pa.int32()), pa.concat_arrays([data]))
         batch = pa.RecordBatch.from_arrays([payloads], names=["messages"])
         framed: bytes = ptars_schema.call(self._envelope.record_batch_to_array, batch)[0].as_py()
@@ -161,7 +168,7 @@ class ProtobufDecoder:
         return message_column(pa.array(rows, types.ptars_type(self.struct)), self.struct, self.type, present=True)
 
     def _parse_error(self, payload: bytes) -> str:
-        """The reason why a payload cannot be parsed within an envelope."""
+        """Return the reason why a payload cannot be parsed within an envelope."""
         try:
             self.definition.read(payload, "BINARY")
         except InvalidMessage as error:
@@ -170,12 +177,15 @@ class ProtobufDecoder:
 
 
 def _is_merged(node: Node) -> bool:
-    """Whether upb merges values of the node that ptars keeps apart: members of a oneof, parts of a JSON message."""
+    """Return whether upb merges values of the node that ptars keeps apart.
+
+    Those are members of a oneof, and parts of a JSON message.
+    """
     return isinstance(node, Json) or (isinstance(node, Struct) and any(column.oneof for column in node.columns))
 
 
 def _refused(check: Callable[[int, int], None], first: int, end: int) -> Iterator[tuple[int, str]]:
-    """The rows from `first` to `end` for which `check` raises UnreadableMessage, and what it says."""
+    """Yield the rows from `first` to `end` that make `check` raise UnreadableMessage, each with the error's message."""
     try:
         check(first, end)
     except UnreadableMessage as error:
@@ -188,7 +198,7 @@ def _refused(check: Callable[[int, int], None], first: int, end: int) -> Iterato
 
 
 def _any(node: Node, holds: Callable[[Node], bool]) -> bool:
-    """Whether something holds for a node, or for one below it."""
+    """Return whether something holds for a node, or for one below it."""
     match node:
         case Struct(columns=columns):
             return holds(node) or any(_any(column.node, holds) for column in columns)
@@ -198,16 +208,16 @@ def _any(node: Node, holds: Callable[[Node], bool]) -> bool:
 
 
 def _emptied(data: pa.Array, rows: list[int]) -> pa.Array:
-    """The payloads with those in `rows` replaced by the bytes of an empty message."""
+    """Return the payloads with those in `rows` replaced by the bytes of an empty message."""
     mask = np.zeros(len(data), bool)
     mask[rows] = True
     return pc.if_else(pa.array(mask), pa.scalar(b""), data)
 
 
 def _framed_places(data: pa.Array) -> list[int]:
-    """The offsets in the envelope of `data` where its messages begin and, last, where it ends."""
+    """Return the offsets in the envelope of `data` where its messages begin and, last, where it ends."""
     lengths = np.diff(arrays.offsets_of(data))
     framed_lengths = lengths + (len(ENVELOPE_TAG) + 1)
-    for bits in (7, 14, 21, 28):  # a length takes one byte more from here on
+    for bits in (7, 14, 21, 28):  # a length needs one more byte from here on
         framed_lengths += lengths >> bits > 0
     return [0, *np.cumsum(framed_lengths).tolist()]

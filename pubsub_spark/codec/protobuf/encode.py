@@ -1,9 +1,9 @@
-"""The Protobuf encoder: rows to payloads; columns are checked once per schema, and batches become bytes in Rust.
+"""The Protobuf encoder: rows to payloads. Columns are checked once per schema, and batches become bytes in Rust.
 
 Compiling compares the column tree with the type of the rows: every column must fit its field (SchemaError with path,
 expected and found), every required field must have a column. Encoding a batch is then a walk that converts each array
-to the type that `ptars_schema` has for it (names to numbers, microseconds to seconds and nanos, signed to unsigned) and
-refuses values that the message cannot hold, with row and path. A null is an absent field, and so is a missing column.
+to its type in `ptars_schema` (names to numbers, microseconds to seconds and nanos, signed to unsigned). It refuses
+values that the message cannot hold, with row and path. A null is an absent field, and so is a missing column.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from pubsub_spark.schema.definition import Encoding, InvalidMessage
 from pubsub_spark.schema.protobuf import json_mapping
 from pubsub_spark.schema.protobuf.definition import ProtobufDefinition
 
-# Years 1 to 9999, and ten thousand years either way: what Timestamp and Duration may hold (google/protobuf/*.proto).
+# Years 1 to 9999, and ten thousand years either way: the bounds of Timestamp and Duration (google/protobuf/*.proto).
 _SECONDS: Final = {
     "Timestamp": (-62_135_596_800, 253_402_300_799),
     "Duration": (-315_576_000_000, 315_576_000_000),
@@ -64,7 +64,7 @@ class ProtobufEncoder:
         self._write_json = compile_writer(definition) if encoding == "JSON" else None
 
     def encode(self, rows: pa.StructArray) -> pa.BinaryArray:
-        """One payload per row; RowError names the row and the column of a value that does not fit."""
+        """Return one payload per row. Raises RowError with the row and the column of a value that does not fit."""
         if rows.null_count:
             raise RowError(_first_true(pc.is_null(rows)), "the row is null, and a message cannot be")
         try:
@@ -83,7 +83,7 @@ class ProtobufEncoder:
 
 
 def _compile_fields(struct: Struct, source: pa.StructType, path: str, ignore_extra: bool) -> _Fields:
-    """The conversion of a message's columns; SchemaError with every column that does not fit."""
+    """Return the conversion of a message's columns. Raises SchemaError with every column that does not fit."""
     if struct.unmapped:
         raise SchemaError(f"Field `{struct.unmapped[0]}` is required, and a message without fields cannot be a column")
     places, problems = find_columns([column.name for column in struct.columns], source, path, ignore_extra)
@@ -126,7 +126,7 @@ def _compile_fields(struct: Struct, source: pa.StructType, path: str, ignore_ext
 
 
 def _check_oneof(oneof: str, members: dict[str, pa.Array]) -> None:
-    """Raise Unwritable when more than one field of a oneof has a value."""
+    """Raise Unwritable if more than one field of a oneof has a value."""
     if len(members) < 2 or sum(len(array) - array.null_count for array in members.values()) < 2:
         return
     valid = np.stack([pc.is_valid(array).to_numpy(zero_copy_only=False) for array in members.values()])
@@ -138,7 +138,7 @@ def _check_oneof(oneof: str, members: dict[str, pa.Array]) -> None:
 
 
 def _compile(node: Node, source: pa.DataType, path: str, ignore_extra: bool) -> _Convert:
-    """The conversion of arrays of type `source` for `ptars`; SchemaError when there is none."""
+    """Return the conversion of arrays of type `source` for `ptars`. Raises SchemaError if there is no conversion."""
     match node:
         case Scalar(kind):
             return _compile_scalar(kind, source, path)
@@ -172,7 +172,7 @@ def _compile_scalar(kind: str, source: pa.DataType, path: str) -> _Convert:
     target = SCALARS[kind]
     unsigned = UNSIGNED.get(kind)
     if fits(target, source) or (target == pa.int32() and pa.types.is_date32(source)):
-        if unsigned is not None:  # the same bits, as reading gives them
+        if unsigned is not None:  # the same bits as in reading
             return lambda array: array.cast(target).view(unsigned)
         return lambda array: array if array.type == target else array.cast(target)
     wide = (
@@ -193,7 +193,10 @@ def _in_range(array: pa.Array, high: int, kind: str) -> pa.Array:
 
 
 def _without_zeros(convert: _Convert) -> _Convert:
-    """The conversion without zeros, which a field without presence does not write; -0.0 is another value, and stays."""
+    """Return the conversion without zeros, which a field without presence does not write.
+
+    -0.0 is another value, and stays.
+    """
 
     def converted(array: pa.Array) -> pa.Array:
         values = convert(array)
@@ -205,7 +208,7 @@ def _without_zeros(convert: _Convert) -> _Convert:
 
 
 def _numbers(enum: Enum, array: pa.Array) -> pa.Int32Array:
-    """The numbers of an enum's names; Unwritable for a name that it does not have."""
+    """Return the numbers of an enum's names. Raises Unwritable for a name that it does not have."""
     names = pa.array(list(enum.numbers), pa.string())
     found = pc.index_in(array.cast(pa.string()), value_set=names)
     if found.null_count > array.null_count:
@@ -217,7 +220,7 @@ def _numbers(enum: Enum, array: pa.Array) -> pa.Int32Array:
 
 
 def _checked_numbers(enum: Enum, array: pa.Array) -> pa.Int32Array:
-    """The numbers of an enum, as they are; Unwritable for a number that a closed enum does not have."""
+    """Return the numbers of an enum, as they are. Raises Unwritable for a number that a closed enum does not have."""
     array = array.cast(pa.int32())
     if enum.closed:
         undeclared = pc.and_(pc.is_valid(array), pc.invert(pc.is_in(array, pa.array(list(enum.names), pa.int32()))))
@@ -228,7 +231,7 @@ def _checked_numbers(enum: Enum, array: pa.Array) -> pa.Int32Array:
 
 
 def _seconds_and_nanos(name: str, array: pa.Array) -> pa.StructArray:
-    """The two fields of a Timestamp or Duration."""
+    """Return the two fields of a Timestamp or Duration."""
     micros: npt.NDArray[np.int64] = array.cast(pa.int64()).fill_null(0).to_numpy()
     rest = np.fmod(micros, 1_000_000) if name == "Duration" else micros % 1_000_000  # a Duration's has its sign
     seconds = (micros - rest) // 1_000_000
@@ -269,12 +272,12 @@ def _maps(keys: _Convert, values: _Convert, array: pa.MapArray) -> pa.ListArray:
 
 
 def _refuse_nulls(array: pa.Array) -> pa.Array:
-    """The elements as they are; Unwritable when one is null."""
+    """Return the elements as they are. Raises Unwritable if one is null."""
     if array.null_count:
         raise Unwritable(_first_true(pc.is_null(array)), "is null, and protobuf has no null inside lists and maps")
     return array
 
 
 def _first_true(mask: pa.BooleanArray) -> int:
-    """The first index where `mask` is true."""
+    """Return the first index where `mask` is true."""
     return int(pc.index(mask, True).as_py())

@@ -1,8 +1,8 @@
-"""The proto3 JSON mapping by the JSON reader and writer: between texts and the columns that `ptars` is given.
+"""The proto3 JSON mapping by the JSON reader and writer: between texts and the columns of `ptars`.
 
 The columns are those of `ptars_schema.payload_writer`, so JSON messages become binary ones without a Python object for
-each message, and are then decoded as those are. `json_mapping` says what is right; here is only the common form, which
-is what is written: `lowerCamel` names, absent fields left out.
+each message, and are then decoded as those are. `json_mapping` decides about all forms. Here is only the common one,
+which is also the written one: `lowerCamel` names, absent fields left out.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TIME: Final = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z$"
 
 
 def compile_reader(definition: ProtobufDefinition) -> JsonReader:
-    """The reader of JSON messages, as binary ones."""
+    """Return the reader of JSON messages, as binary ones."""
 
     def exact(text: bytes) -> bytes:
         message = definition.json_reader.read(text)
@@ -64,12 +64,12 @@ def compile_reader(definition: ProtobufDefinition) -> JsonReader:
 
 
 def compile_writer(definition: ProtobufDefinition) -> Write:
-    """The writer of structs of the columns that `ptars` is given; Unwritable where a value has no JSON form."""
+    """Return the writer of structs of the columns of `ptars`. It raises Unwritable for a value without a JSON form."""
     return _message_writer(definition.message, definition.json_pool)
 
 
 def _message_writer(message: Descriptor, pool: DescriptorPool) -> Write:
-    """The writer of a message; `pool`: where the type of an `Any` is found."""
+    """Return the writer of a message. `pool`: has the type of an `Any`."""
     fields = sorted(message.fields, key=lambda field: field.number)
     column = attrgetter("name") if time_node(message) else ptars_schema.field_name
     return partial(_message_text, [(column(field), field.json_name, _field_writer(field, pool)) for field in fields])
@@ -79,7 +79,10 @@ def _message_writer(message: Descriptor, pool: DescriptorPool) -> Write:
 
 
 def _objects(struct: Struct, message: Descriptor) -> Plan | None:
-    """The plan of messages; None if the form of none of the fields is common. Other fields are unknown names here."""
+    """Return the plan of messages, or None if the form of none of the fields is common.
+
+    Other fields are unknown names here.
+    """
     fields: list[tuple[list[str], Plan]] = []
     columns: list[str] = []
     oneofs: dict[str, list[int]] = {}
@@ -104,7 +107,7 @@ def _objects(struct: Struct, message: Descriptor) -> Plan | None:
 
 
 def _field(node: Node, field: FieldDescriptor) -> Plan | None:
-    """The plan of a field's values; None if their form is not common."""
+    """Return the plan of a field's values, or None if their form is not common."""
     if isinstance(node, Map):
         item = _value(node.value, field.message_type.fields_by_name["value"])
         return item and reader.maps(_key(node.key), reader.required(item), as_lists=True)
@@ -115,7 +118,7 @@ def _field(node: Node, field: FieldDescriptor) -> Plan | None:
 
 
 def _value(node: Node, field: FieldDescriptor) -> Plan | None:
-    """The plan of one value."""
+    """Return the plan of one value."""
     message = field.message_type
     if message is None:
         return _scalar(node, field)
@@ -143,7 +146,7 @@ def _scalar(node: Node, field: FieldDescriptor) -> Plan | None:
 
 
 def _key(node: Node) -> Plan:
-    """The plan of a map's keys, which JSON has as strings."""
+    """Return the plan of a map's keys, which JSON has as strings."""
     type_ = ptars_type(node)
     if pa.types.is_boolean(type_):
         return reader.each_text({"true": True, "false": False}.__getitem__, type_)
@@ -182,7 +185,7 @@ _TIMES: Final[dict[str, Plan]] = {
 
 
 def _message_text(members: list[tuple[str, str, Write]], array: pa.StructArray) -> pa.StringArray:
-    """The objects of structs, which need not have a column for each field."""
+    """Return the objects of structs, which need not have a column for each field."""
     found = {array.type.field(place).name: place for place in range(array.type.num_fields)}
     return writer.objects(
         [(name, array.field(found[column]), write) for column, name, write in members if column in found], array
@@ -190,7 +193,7 @@ def _message_text(members: list[tuple[str, str, Write]], array: pa.StructArray) 
 
 
 def _field_writer(field: FieldDescriptor, pool: DescriptorPool) -> Write:
-    """The writer of a field's values; null where it is absent."""
+    """Return the writer of a field's values, which writes null if the field is absent."""
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
         write_maps = partial(writer.maps, write_key=_value_writer(key, pool), write=_value_writer(value, pool))
@@ -198,7 +201,7 @@ def _field_writer(field: FieldDescriptor, pool: DescriptorPool) -> Write:
     write = _value_writer(field, pool)
     if is_repeated(field):
         return lambda array: _without(pc.equal(pc.list_value_length(array), 0), writer.lists(array, write))
-    # Without presence zero is absent; of floating zeros, those that are positive are null already.
+    # Without presence zero is absent. Positive floating zeros are null already.
     if field.has_presence or field.cpp_type in (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT):
         return write
     return lambda array: _without(_is_zero(array), write(array))
@@ -216,14 +219,14 @@ def _is_zero(array: pa.Array) -> pa.BooleanArray:
 
 
 def _last_of_keys(array: pa.ListArray) -> pa.ListArray:
-    """The entries of maps, of those with one key the last."""
+    """Return the entries of maps, only the last of each key."""
     if not repeats(array.flatten().field(0), list_offsets(array)).any():
         return array
     return pa.array([list({entry["key"]: entry for entry in row}.values()) for row in array.to_pylist()], array.type)
 
 
 def _value_writer(field: FieldDescriptor, pool: DescriptorPool) -> Write:
-    """The writer of values; what it writes for a null is null."""
+    """Return the writer of values, which writes null for a null."""
     message = field.message_type
     if field.enum_type is not None:
         return _enum_writer(field)
@@ -249,7 +252,10 @@ def _enum_writer(field: FieldDescriptor) -> Write:
 
 
 def _wrapper_writer(message: Descriptor, pool: DescriptorPool) -> Write:
-    """The writer of wrappers, as their values. `json_format` would write the largest float as a larger number."""
+    """Return the writer of wrappers, as their values.
+
+    `json_format` would write the largest float as a larger number.
+    """
     write = _value_writer(message.fields_by_name["value"], pool)
     zero = json.dumps(json_format.MessageToDict(GetMessageClass(message)()))
 
@@ -261,7 +267,7 @@ def _wrapper_writer(message: Descriptor, pool: DescriptorPool) -> Write:
 
 
 def _each_message(message: Descriptor, pool: DescriptorPool) -> Write:
-    """The writer of messages that `json_format` writes in a form of their own."""
+    """Return the writer of messages that `json_format` writes in their own form."""
     message_class: Any = GetMessageClass(message)
     columns = {ptars_schema.field_name(field): field.name for field in message.fields}
 
@@ -281,7 +287,7 @@ def _each_message(message: Descriptor, pool: DescriptorPool) -> Write:
 
 
 def _timestamp_texts(array: pa.StructArray) -> pa.StringArray:
-    """The texts of times, with 0, 3, 6 or 9 digits behind the second."""
+    """Return the texts of times, with 0, 3, 6 or 9 digits behind the second."""
     text = pc.replace_substring(array.field("seconds").cast(pa.timestamp("s")).cast(pa.string()), " ", "T")
     nanos = array.field("nanos").dictionary_encode()
     fractions = pa.array([_fraction(nanos) for nanos in nanos.dictionary.to_pylist()], pa.string())

@@ -1,14 +1,14 @@
-"""The schema given to `ptars`: derived from the column tree, with the same wire format and no type of special meaning.
+"""The schema made for `ptars`: derived from the column tree, with the same wire format and no type of special meaning.
 
-`ptars` turns bytes into Arrow by a descriptor, and treats some types in its own way: Timestamp and the wrappers become
-values of their own, an enum's number becomes text, maps keep duplicates, messages that contain themselves become bytes.
-So it gets a schema made for it in place of the topic's:
+`ptars` turns bytes into Arrow by a descriptor, and treats some types in its own way. Timestamp and the wrappers become
+values, an enum's number becomes text, maps keep duplicates, messages that contain themselves become bytes. So it gets
+a schema made for it in place of the topic's:
 
     enum            int32                         Timestamp, Duration   a message of two integers
-    map<k, v>       repeated message {k=1, v=2}   Struct, Value, ...    bytes (a message is length-delimited, too)
+    map<k, v>       repeated message {k=1, v=2}   Struct, Value, ...    bytes (a message is also length-delimited)
 
 Fields are named by their numbers. For reading, the root message is the envelope. For writing, values that must be
-written although they are zero (map keys and values, -0.0) are given presence.
+written although they are zero (map keys and values, -0.0) have presence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ptars import HandlerPool, PtarsConfig
 
 from pubsub_spark.codec.protobuf.column_tree import Array, Column, Enum, Json, Map, Node, Scalar, Struct, Time
 
-# ptars allocates, per batch, a slot for every field number up to the highest, in every message of its schema; beyond
+# ptars allocates, per batch, a slot for every field number up to the highest, in every message of its schema. Beyond
 # this many (4 MiB of them) messages are read as Python objects (`row_reader`) instead.
 MAX_FIELD_SLOTS: Final = 1 << 18
 
@@ -34,7 +34,10 @@ _FLOATING: Final = ("double", "float")
 
 
 def batch_reader(struct: Struct) -> Any | None:
-    """The handler that turns envelopes into batches of one list of structs; None when numbers are too high for it."""
+    """Return the handler that turns envelopes into batches of one list of structs.
+
+    None if field numbers are too high for it.
+    """
     if _slots(struct) > MAX_FIELD_SLOTS:
         return None
     root = DescriptorProto(name="Root")
@@ -43,7 +46,7 @@ def batch_reader(struct: Struct) -> Any | None:
 
 
 def payload_writer(struct: Struct) -> Any:
-    """The handler that turns batches into payloads."""
+    """Return the handler that turns batches into payloads."""
     root = DescriptorProto(name="Root")
     _add_members(root, _ROOT, struct, writing=True)
     return _handler(root)
@@ -51,14 +54,14 @@ def payload_writer(struct: Struct) -> Any:
 
 @cache
 def envelope_writer() -> Any:
-    """The handler that turns a list of payloads into the envelope that holds them."""
+    """Return the handler that turns a list of payloads into the envelope that holds them."""
     root = DescriptorProto(name="Root")
     _add(root, _ROOT, "messages", 1, Array(Scalar("bytes")), writing=True)
     return _handler(root)
 
 
 def call(function: Callable[[Any], Any], argument: Any) -> Any:
-    """The result of a function of ptars; ValueError when it fails or panics."""
+    """Return the result of a function of ptars. Raises ValueError when it fails or panics."""
     try:
         return function(argument)
     except BaseException as error:  # PanicException is no Exception, and has no importable name
@@ -68,12 +71,12 @@ def call(function: Callable[[Any], Any], argument: Any) -> Any:
 
 
 def field_name(column: Column | FieldDescriptor) -> str:
-    """The name of the field in the schema given to ptars."""
+    """Return the name of the field in the schema made for ptars."""
     return f"f{column.number}"
 
 
 def _handler(root: DescriptorProto) -> Any:
-    """The handler of ptars for a message."""
+    """Return the handler of ptars for a message."""
     file = FileDescriptorProto(name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3", message_type=[root])
     pool = DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
@@ -85,7 +88,7 @@ def _handler(root: DescriptorProto) -> Any:
 def _add(
     message: DescriptorProto, scope: str, name: str, number: int, node: Node, presence: bool = False, *, writing: bool
 ) -> None:
-    """Add a field for `node`, and the message that it needs; scope: the full name of `message`."""
+    """Add a field for `node`, and the message that it needs. scope: the full name of `message`."""
     repeated = isinstance(node, Array | Map)
     element = node.element if isinstance(node, Array) else node
     field = message.field.add(name=name, number=number)
@@ -124,7 +127,7 @@ def _add_members(message: DescriptorProto, scope: str, node: Node, writing: bool
 
 
 def _slots(node: Node) -> int:
-    """The number of field slots that ptars allocates for a node."""
+    """Return the number of field slots that ptars allocates for a node."""
     match node:
         case Struct(columns=columns):
             return max((c.number for c in columns), default=0) + sum(_slots(c.node) for c in columns)

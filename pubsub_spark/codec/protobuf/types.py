@@ -1,4 +1,4 @@
-"""The Arrow types of a column tree, as Spark's `to_arrow_schema(timezone="UTC")` would give them.
+"""The Arrow types of a column tree, as Spark's `to_arrow_schema(timezone="UTC")` returns them.
 
 The types are those of Spark's `from_protobuf` with its defaults (docs/types.md has the table): unsigned integers keep
 their bits in the signed type of the same width, an enum is its name, a wrapper is the message that it is.
@@ -32,7 +32,7 @@ MAX_SECONDS: Final = 9_223_372_036_850
 
 
 def arrow_type(node: Node) -> pa.DataType:
-    """The Arrow type of a node's column."""
+    """Return the Arrow type of a node's column."""
     match node:
         case Scalar(kind):
             return SCALARS[kind]
@@ -49,7 +49,7 @@ def arrow_type(node: Node) -> pa.DataType:
 
 
 def ptars_type(node: Node) -> pa.DataType:
-    """The Arrow type of a node's values as `ptars` reads and writes them (`ptars_schema`)."""
+    """Return the Arrow type of a node's values as `ptars` reads and writes them (`ptars_schema`)."""
     match node:
         case Scalar(kind):
             return UNSIGNED.get(kind) or SCALARS[kind]
@@ -68,5 +68,5 @@ def ptars_type(node: Node) -> pa.DataType:
 
 
 def struct_type(struct: Struct) -> pa.StructType:
-    """The Arrow struct of a message: a field is nullable unless proto2 requires it."""
+    """Return the Arrow struct of a message: a field is nullable unless proto2 requires it."""
     return pa.struct([pa.field(c.name, arrow_type(c.node), nullable=not c.required) for c in struct.columns])
