@@ -1,8 +1,8 @@
 """A compiled Protocol Buffer schema, `CompiledProtoSchema`, as a text that goes wherever a definition goes.
 
-Everything that keeps, sends or compares definitions knows texts: `.proto` or Avro's JSON. So a compiled schema is a
+Everything that keeps, sends or compares definitions expects texts: `.proto` or Avro's JSON. So a compiled schema is a
 text of three lines: one that no `.proto` file begins with, the full name of the root message, and the serialized
-files in base64, so that its bytes are given back unchanged. Pure.
+files in base64, so that its bytes are returned unchanged. Pure.
 
 Reference: https://cloud.google.com/pubsub/docs/reference/rpc/google.pubsub.v1#compiledprotoschema
 """
@@ -30,11 +30,14 @@ class CompiledSchema(NamedTuple):
     compiled_bytes: bytes
 
     def text(self) -> str:
-        """The text that stands for this schema."""
+        """Return the text that stands for this schema."""
         return f"{_FIRST_LINE}\n{self.root_message}\n{base64.b64encode(self.compiled_bytes).decode()}"
 
     def files(self) -> list[FileDescriptorProto]:
-        """The files, each after those that it imports; InvalidSchema when the bytes are no complete set of files."""
+        """Return the files, each after those that it imports.
+
+        Raises InvalidSchema if the bytes are not a complete set of files.
+        """
         try:
             files = {file.name: file for file in FileDescriptorSet.FromString(self.compiled_bytes).file}
         except DecodeError:
@@ -58,7 +61,7 @@ class CompiledSchema(NamedTuple):
 
 
 def of_text(text: str) -> CompiledSchema | None:
-    """The compiled schema that a text stands for; None when it is a `.proto` file."""
+    """Return the compiled schema that a text stands for, or None for a `.proto` file."""
     lines = text.split("\n")
     if len(lines) != 3 or lines[0] != _FIRST_LINE:
         return None
@@ -69,7 +72,7 @@ def of_text(text: str) -> CompiledSchema | None:
 
 
 def definition_of(schema: Any) -> str:
-    """The definition of a `google.pubsub.v1.Schema` as a text, also of one that is compiled."""
+    """Return the definition of a `google.pubsub.v1.Schema` as a text, also of one that is compiled."""
     schema = type(schema).pb(schema) if hasattr(type(schema), "pb") else schema
     # Older client libraries do not have the field.
     if "compiled_proto_schema" in schema.DESCRIPTOR.fields_by_name and schema.HasField("compiled_proto_schema"):
@@ -79,7 +82,7 @@ def definition_of(schema: Any) -> str:
 
 
 def readable(text: str) -> str:
-    """A definition as people read it: of a compiled schema its files in protobuf's text format."""
+    """Return a definition in readable form: of a compiled schema its files in protobuf's text format."""
     compiled = of_text(text)
     if compiled is None:
         return text

@@ -50,7 +50,7 @@ ENCODING_NUMBERS: Final[dict[str, int]] = {name: number for number, name in ENCO
 
 
 def parse(type: SchemaType, text: str) -> Definition:  # noqa: A002 (Pub/Sub's name for it)
-    """The parsed revision; InvalidSchema when `text` is not a schema of that type."""
+    """Return the parsed revision. Raises InvalidSchema if `text` is not a schema of that type."""
     if type not in SCHEMA_TYPES:
         raise InvalidSchema(f"A schema's type is {' or '.join(sorted(SCHEMA_TYPES))}, not `{type}`")
     return cast("Definition", _definitions(type).parse(text))
@@ -64,5 +64,5 @@ def check_compatible(old: Definition, new: Definition) -> None:
 
 
 def _definitions(type: SchemaType) -> Any:  # noqa: A002
-    """The package of a schema type, for its `parse` and `check_compatible`."""
+    """Return the package of a schema type, for its `parse` and `check_compatible`."""
     return import_module(f"pubsub_spark.schema.{SCHEMA_TYPES[type].package}")

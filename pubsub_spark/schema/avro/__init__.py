@@ -3,7 +3,7 @@
 parser         the text as a tree (schema_tree)             compatibility  may this schema read that one's data
 error_locator  the faulty field of one message (mismatch)   batch_check    many binary messages at once
 cursors        places in many messages (array_items)        datum          one message by fastavro
-json_encoding  JSON to what fastavro reads and writes       definition     what `schema.definition` promises
+json_encoding  JSON to and from fastavro's values           definition     the interface of `schema.definition`
 """
 
 from pubsub_spark.schema.avro.definition import AvroDefinition, check_compatible, parse

@@ -1,6 +1,6 @@
 """The items of arrays and maps at all cursors, one step per item of an array, so that rows are vectorised.
 
-An array's items lie one behind the other, so its n-th can only be found by reading those before it: first the first
+An array's items are one behind the other, so its n-th can only be found by reading those before it: first the first
 item of every cursor, then the second of those that have one, and so on. When few cursors are left, whose arrays may be
 long, `error_locator` finds where their items begin, and all of them are read in one last step.
 """
@@ -24,7 +24,7 @@ ReadItems = Callable[[Cursors, Longs, Longs], object]
 def item_steps(cursors: Cursors, node: Array | Map, least_bytes: int, read: ReadItems) -> npt.NDArray[np.int32]:
     """Read the items of the cursors' arrays, and return the offsets of the arrays among all items.
 
-    least_bytes: of an item of `node`, which bounds what a count can be.
+    least_bytes: of an item of `node`, which bounds its count.
     """
     counts = np.zeros(len(cursors), np.int64)
     left = _block(cursors, least_bytes)
@@ -49,7 +49,7 @@ def item_steps(cursors: Cursors, node: Array | Map, least_bytes: int, read: Read
 
 
 def empty_items(cursors: Cursors, weight: int) -> npt.NDArray[np.int32]:
-    """The offsets of the cursors' arrays, whose items take no bytes; `weight`: what an item costs of the budget."""
+    """Return the offsets of the cursors' arrays, whose items have no bytes. `weight`: an item's cost in the budget."""
     counts = np.zeros(len(cursors), np.int64)
     left = _block(cursors, 0, weight)
     while (active := np.flatnonzero(left)).size:
@@ -61,7 +61,7 @@ def empty_items(cursors: Cursors, weight: int) -> npt.NDArray[np.int32]:
 
 
 def _positions(cursors: Cursors, node: Array | Map, left: Longs, counts: Longs) -> tuple[Longs, Longs, Longs]:
-    """The cursor, the number and the place of each item that is left; the cursors move behind their arrays."""
+    """Return the cursor, the number and the place of each remaining item. The cursors move behind their arrays."""
     owners, turns, places = [], [], []
     for index in np.flatnonzero(left).tolist():
         at, end = int(cursors.at[index]), int(cursors.end[index])
@@ -80,7 +80,7 @@ def _positions(cursors: Cursors, node: Array | Map, left: Longs, counts: Longs) 
 
 
 def _block(cursors: Cursors, least_bytes: int, weight: int = 0) -> Longs:
-    """The number of items in the next block of each cursor; 0 ends the array."""
+    """Return the number of items in the next block of each cursor, 0 at the end of the array."""
     count = cursors.longs()
     sized = np.flatnonzero(count < 0)
     if sized.size:
@@ -90,7 +90,7 @@ def _block(cursors: Cursors, least_bytes: int, weight: int = 0) -> Longs:
         count[sized] = -count[sized]
     budget = cursors.batch.empty_items_left
     most = (cursors.end - cursors.at) // least_bytes if least_bytes else budget[cursors.row] // weight
-    # What an inactive cursor could hold is no bound on its count, so its count is set to zero.
+    # The bytes behind an inactive cursor do not bound its count, so its count is set to zero.
     wrong = (count < 0) | (count > most) | (cursors.inactive() & (count != 0))
     if cursors.fall_back(wrong):
         count[wrong] = 0

@@ -1,7 +1,7 @@
-"""The check of many binary messages at once: which of them are plainly right, without building a value.
+"""The check of many binary messages at once: it finds those that are plainly right, without building a value.
 
 A Publish request's worth of messages is checked some eight times faster than one by one. A message that is not plainly
-right is left to `error_locator`, which decides, and says why.
+right is left to `error_locator`, which decides, and finds the reason.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pubsub_spark.schema.avro.cursors import Batch, Cursors, padding
 from pubsub_spark.schema.avro.error_locator import least_bytes
 from pubsub_spark.schema.avro.schema_tree import INT, Array, Enum, Fixed, Map, Node, Record, Union, weight
 
-Check = Callable[[Cursors], object]  # moves each cursor behind its value; what is not plainly right falls back
+Check = Callable[[Cursors], object]  # moves each cursor behind its value. A value that is not plainly right falls back
 
 
 def suspects(root: Node, check: Check, messages: Sequence[bytes]) -> list[int]:
-    """The indices of the messages that are not plainly right; `check`: compiled of `root`."""
+    """Return the indices of the messages that are not plainly right. `check`: compiled of `root`."""
     offsets = np.zeros(len(messages) + 1, np.int64)
     np.cumsum([len(message) for message in messages], out=offsets[1:])
     batch = Batch(b"".join(messages), offsets, padding(root))
@@ -30,7 +30,7 @@ def suspects(root: Node, check: Check, messages: Sequence[bytes]) -> list[int]:
 
 
 def compile_check(node: Node, known: dict[Record, Check | None] | None = None) -> Check:
-    """The check of values of a node."""
+    """Return the check of values of a node."""
     known = {} if known is None else known
     match node:
         case Fixed(size=size):

@@ -1,8 +1,8 @@
 """The compatibility rules: whether data of one Avro schema can be read with another, as the specification says.
 
-`unreadable(writer, reader)` is None or the first reason, with its path. Pub/Sub takes a new revision when the old and
-the new can each read what the other wrote. The rules about names are here too, for `codec.avro.columns`, which
-applies to values what is decided here about schemas.
+`unreadable(writer, reader)` is None or the first reason, with its path. Pub/Sub accepts a new revision if the old and
+the new can each read the other's data. The rules about names are also here, for `codec.avro.columns`, which applies
+the decisions about schemas to values.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from pubsub_spark.schema.avro.mismatch import Unresolvable
 from pubsub_spark.schema.avro.schema_tree import Array, Enum, Field, Fixed, Map, Named, Node, Record, Union, type_name
 
-# what the writer wrote -> what a reader may take it for
+# the writer's type -> the types that a reader may read it as
 PROMOTIONS: Final[dict[str, frozenset[str]]] = {
     "int": frozenset({"long", "float", "double"}),
     "long": frozenset({"float", "double"}),
@@ -23,7 +23,7 @@ PROMOTIONS: Final[dict[str, frozenset[str]]] = {
 
 
 def unreadable(writer: Node, reader: Node) -> str | None:
-    """Why `reader` cannot read all that `writer` may have written, as a sentence; None when it can."""
+    """Return why `reader` cannot read all data of `writer`, as an error message, or None if it can."""
     try:
         _check(writer, reader, set())
     except Unresolvable as finding:
@@ -32,12 +32,15 @@ def unreadable(writer: Node, reader: Node) -> str | None:
 
 
 def same_name(writer: Named, reader: Named) -> bool:
-    """True if two named types are meant to be one: by unqualified name, or by one of the reader's aliases."""
+    """Return whether two named types are meant to be one.
+
+    They match by unqualified name, or by one of the reader's aliases.
+    """
     return _simple(writer.name) == _simple(reader.name) or writer.name in reader.aliases
 
 
 def written_field(writer: Record, reader_field: Field) -> int | None:
-    """The index of the writer's field that the reader calls `reader_field`, by its name, else by its aliases."""
+    """Return the index of the writer's field that the reader calls `reader_field`, by its name, else by its aliases."""
     names = [field.name for field in writer.fields]
     for name in (reader_field.name, *reader_field.aliases):
         if name in names:
@@ -46,7 +49,10 @@ def written_field(writer: Record, reader_field: Field) -> int | None:
 
 
 def best_branch(writer: Node, reader: Union) -> int | None:
-    """The branch of the reader's union that takes what `writer` wrote: the same type first, a promotion second."""
+    """Return the branch of the reader's union that accepts the writer's values.
+
+    The same type comes first, a promotion second.
+    """
     for index, branch in enumerate(reader.branches):
         if branch.kind == writer.kind and type_name(branch) == type_name(writer):
             return index
@@ -62,7 +68,7 @@ def best_branch(writer: Node, reader: Union) -> int | None:
 def _check(writer: Node, reader: Node, seen: set[tuple[Node, Node]], step: str = "") -> None:
     """Raise Unresolvable unless `reader` can read all of `writer`.
 
-    seen: pairs under way or done; they are taken for readable, so that recursive schemas come to an end.
+    seen: pairs under way or done. They count as readable, so that recursive schemas come to an end.
     """
     if (writer, reader) not in seen:
         seen.add((writer, reader))

@@ -1,12 +1,12 @@
 """Many messages decoded at once: each has a cursor, and one numpy operation moves all of them.
 
 `Cursors` are places in messages (or in items of messages). Reading a field at all cursors costs some numpy operations,
-whatever their number, so a message costs nanoseconds and no Python object. The rule that keeps this exact: a cursor
-either reads what the specification plainly says, or its message *falls back*: the caller then looks at it alone. Why a
-message is malformed is not said here: `error_locator` finds that. The reason why a right message has no value (a symbol
-that the reader lacks) is kept in `Batch.reasons`, with the path.
+whatever their number, so a message costs nanoseconds and no Python object. One rule keeps this exact: a cursor either
+reads a value that is plainly right by the specification, or its message *falls back*, and the caller checks it alone.
+`error_locator` finds why a message is malformed. The reason why a right message has no value (a symbol that the reader
+lacks) is kept in `Batch.reasons`, with the path.
 
-The cursors of a message that fell back are inactive. They stand in zeros behind the data, where every read gives zero,
+The cursors of a message that fell back are inactive. They are in zeros behind the data. There every read returns zero,
 every length and count is zero and nothing ends, so the common path needs no further branch for them. The padding must
 be as long as all that an inactive cursor may still read.
 """
@@ -26,12 +26,12 @@ from pubsub_spark.schema.avro.schema_tree import Array, Map, Node, Record, Union
 Longs: TypeAlias = npt.NDArray[np.int64]
 Bits: TypeAlias = npt.NDArray[np.bool_]
 
-# Below this many cursors a numpy operation costs more than looking at their values one by one.
+# Below this many cursors a numpy operation costs more than reading their values one by one.
 MIN_VECTORISED_ROWS: Final = 24
 
 ITEM: Final = "{}"  # the step into an array or map, in a path that is known when the columns are compiled
 
-_PADDING: Final = {"null": 0, "float": 4, "double": 8, "fixed": 0}  # bytes that an inactive cursor reads; others: 1
+_PADDING: Final = {"null": 0, "float": 4, "double": 8, "fixed": 0}  # bytes that an inactive cursor reads (others: 1)
 _FRONT_BYTES: Final = 16  # a decimal is loaded as the 16 bytes that end with it, wherever it begins
 _BACK_BYTES: Final = 32  # the longest load beyond a cursor: a varint of 10 bytes, taken as two words
 _INACTIVE_END: Final = 1 << 62  # the end of an inactive cursor
@@ -48,7 +48,7 @@ _CLOSE: Final = (
 
 
 class Batch:
-    """The bytes of some messages, which of them fell back, and why those that are right have no value (`reasons`)."""
+    """The bytes of some messages, which of them fell back, and why right ones have no value (`reasons`)."""
 
     def __init__(self, data: Any, offsets: Longs, padding: int) -> None:
         """data: a buffer, or None if it is empty. offsets: where each message begins and, last, where it ends."""
@@ -70,14 +70,14 @@ class Batch:
         self.cursors = Cursors(self, begin, end, np.arange(count, dtype=np.int64))
 
     def inactive_cursor(self) -> Cursors:
-        """One cursor that reads nothing but zeros."""
+        """Return one cursor that reads nothing but zeros."""
         return Cursors(self, np.array([self.padding_start]), np.array([_INACTIVE_END]), np.array([0]))
 
 
 class Cursors:
     """Places in messages: `at` is where the next read begins, `end` where the message ends, `row` its number.
 
-    `outer` are the cursors that these were made of, by their indices; `step` is the path's step from there (`[3]`).
+    `outer` are the cursors that these were made of, by their indices. `step` is the path's step from there (`[3]`).
     """
 
     __slots__ = ("at", "batch", "end", "outer", "row", "step")
@@ -91,24 +91,24 @@ class Cursors:
         return len(self.at)
 
     def some(self, which: Longs) -> Cursors:
-        """A copy of some cursors; hand it back to `resume` when they have read."""
+        """Return a copy of some cursors. Pass it to `resume` when they have read."""
         return self.inner(which, self.at[which])
 
     def inner(self, which: Longs, at: Longs) -> Cursors:
-        """New cursors at the places `at`, each in the message of the cursor `which`."""
+        """Return new cursors at the places `at`, each in the message of the cursor `which`."""
         cursors = Cursors(self.batch, at, self.end[which], self.row[which])
         cursors.outer = self, which
         return cursors
 
     def resume(self, which: Longs, cursors: Cursors) -> None:
-        """Go on from where `cursors`, made by `some(which)`, have come to."""
+        """Continue where `cursors`, made by `some(which)`, have arrived."""
         self.at[which] = cursors.at
         self.end[which] = cursors.end
 
     def fall_back(self, wrong: Bits, reason: Callable[[int], Mismatch] | None = None) -> bool:
-        """Make the cursors where `wrong` inactive; whether there were any.
+        """Make the cursors where `wrong` inactive, and return whether there were any.
 
-        reason: what is said of a cursor, by its index, if its message turns out to be right.
+        reason: the finding about a cursor, by its index, if its message turns out to be right.
         """
         if not wrong.any():
             return False
@@ -126,7 +126,7 @@ class Cursors:
         return True
 
     def _located(self, mismatch: Mismatch, index: int) -> Mismatch:
-        """The finding with its whole path: the `{}` of an array or map become the steps that led to this cursor."""
+        """Return the finding with its whole path: each `{}` becomes the step into an array or map to this cursor."""
         taken: list[str] = []
         cursors = self
         while cursors.outer is not None:
@@ -147,11 +147,11 @@ class Cursors:
                 self.fall_back(np.arange(len(self)) == index)
 
     def inactive(self) -> Bits:
-        """The cursors whose messages fell back by them."""
+        """Return the cursors whose messages fell back by them."""
         return np.asarray(self.end == _INACTIVE_END)
 
     def longs(self) -> Longs:
-        """The next varint of each cursor, zigzag decoded."""
+        """Return the next varint of each cursor, zigzag decoded."""
         first = self.batch.bytes[self.at]
         values = first.astype(np.uint64)
         long = first > 127
@@ -171,15 +171,15 @@ class Cursors:
         return np.asarray((values >> _U(1)).view(np.int64) ^ -(values & _U(1)).view(np.int64))
 
     def _long_varints(self, values: npt.NDArray[np.uint64], which: Longs) -> None:
-        """The varints of three bytes and more, of which two are read: eight bytes at a time, then the rare others."""
+        """Finish varints of three bytes and more after their first two: eight bytes at a time, then the rare others."""
         at = self.at[which] - 2
         word = self.batch.words[at]
         stops = ~word & _CONTINUES
-        stop = stops & (~stops + _U(1))  # the lowest bit set: the last byte of the varint; 0 if it is not among the 8
+        stop = stops & (~stops + _U(1))  # the lowest bit set: the last byte of the varint, 0 if it is not among the 8
         value = word & (stop - _U(1)) & _GROUPS
         for low, high, by in _CLOSE:
             value = (value & low) | ((value & high) >> by)
-        # The exponent of a power of two as a double says which bit it is; numpy before 2.0 cannot count bits.
+        # The exponent of a power of two as a double is the number of its bit. numpy before 2.0 cannot count bits.
         size = (((stop.astype(np.float64).view(np.int64) >> 52) - 1023) >> 3) + 1
         if not stop.all():
             rest = np.flatnonzero(stop == 0)
@@ -199,28 +199,28 @@ class Cursors:
         self.at[which] = at + size
 
     def booleans(self) -> Bits:
-        """The next boolean of each cursor."""
+        """Return the next boolean of each cursor."""
         byte = self.batch.bytes[self.at]
         self.at = self.at + 1
         self.fall_back((self.at > self.end) | (byte > 1))
         return np.asarray(byte == 1)
 
     def floats(self) -> npt.NDArray[np.float32]:
-        """The next float of each cursor."""
+        """Return the next float of each cursor."""
         word = self.batch.halves[self.at]
         self.at = self.at + 4
         self.fall_back(self.at > self.end)
         return word.view(np.float32)
 
     def doubles(self) -> npt.NDArray[np.float64]:
-        """The next double of each cursor."""
+        """Return the next double of each cursor."""
         word = self.batch.words[self.at]
         self.at = self.at + 8
         self.fall_back(self.at > self.end)
         return word.view(np.float64)
 
     def lengths(self) -> Longs:
-        """The next length of each cursor, no longer than what is left of its message."""
+        """Return the next length of each cursor, no longer than the remaining bytes of its message."""
         length = self.longs()
         wrong = length.view(np.uint64) > (self.end - self.at).view(np.uint64)
         if self.fall_back(wrong):
@@ -228,7 +228,7 @@ class Cursors:
         return length
 
     def indices(self, count: int) -> Longs:
-        """The index of the next symbol or branch of each cursor, one of `count`."""
+        """Return the index of the next symbol or branch of each cursor, one of `count`."""
         index = self.longs()
         wrong = index.view(np.uint64) >= count
         if self.fall_back(wrong):
@@ -236,20 +236,20 @@ class Cursors:
         return index
 
     def fixed_lengths(self, size: int) -> Longs:
-        """The length of the next `size` bytes of each cursor, which must be there; inactive cursors have none."""
+        """Return the length of the next `size` bytes of each cursor, which must be there. 0 for inactive cursors."""
         self.fall_back(self.at + size > self.end)
         return np.where(self.inactive(), 0, size)
 
 
 def offsets(lengths: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    """The offsets of items of these lengths, as Arrow has them: one more than there are items."""
+    """Return the offsets of items of these lengths, in Arrow's form: one more than there are items."""
     ends = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=ends[1:])
     return ends
 
 
 def padding(node: Node, known: dict[Record, int] | None = None) -> int:
-    """The number of bytes that an inactive cursor may read where a value of the schema is expected."""
+    """Return the number of bytes that an inactive cursor may read where a value of the schema is expected."""
     known = {} if known is None else known
     match node:
         case Union(branches):

@@ -1,9 +1,9 @@
 """One message at a time, by `fastavro`: bytes to a datum, and a datum to bytes (for the datum see `json_encoding`).
 
-Bytes are given to fastavro only after `error_locator` has passed them, and schemas only after `parser` has parsed them:
-fastavro (1.13) refuses symbols beyond ASCII, a decimal that does not fit its type (the specification ignores it) and a
-name outside of all namespaces that is used inside of one. So its own parser is not asked. A schema that `_parsed` made
-has full names and the two keys by which fastavro knows a schema that it has parsed.
+fastavro reads bytes only after `error_locator` has passed them, and schemas only after `parser` has parsed them.
+Version 1.13 refuses symbols beyond ASCII, and a decimal that does not fit its type (the specification ignores it).
+It also refuses a name outside of all namespaces that is used inside of one. So its own parser is not used. A schema
+that `_parsed` made has full names and the two keys that mark a parsed schema for fastavro.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class DatumSerializer:
     """The reader and writer of one schema's messages.
 
     Its schema is made from our tree: logical types are left out, and each branch of a union is a record of its own with
-    one field, `value`, which adds no byte. So a union's value says which branch it is; fastavro by itself says so of
-    named types only, and writes a value of `["int", "long"]` as the branch that fits first.
+    one field, `value`, which adds no byte. So a union's value names its branch. By itself, fastavro does so only for
+    named types, and writes a value of `["int", "long"]` as the branch that fits first.
     """
 
     def __init__(self, node: Node) -> None:
@@ -42,29 +42,29 @@ class DatumSerializer:
         self._schema = _parsed(_record("message", {"value": _tagged(node, named)}), named)
 
     def read(self, data: bytes) -> Any:
-        """The datum of a message that `error_locator` has passed."""
+        """Return the datum of a message that `error_locator` has passed."""
         read: Any = fastavro.schemaless_reader(BytesIO(data), self._schema, None, return_named_type=True)
         return read["value"]
 
     def write(self, datum: Any) -> bytes:
-        """The message of a datum."""
+        """Return the message of a datum."""
         data = BytesIO()
         fastavro.schemaless_writer(data, self._schema, {"value": datum})
         return data.getvalue()
 
 
 def fastavro_schema(text: str, root: Node, logical: bool = True, is_reader: bool = False) -> Any:
-    """The schema `text`, parsed as `root`, for fastavro's functions; values of unions are plain.
+    """Return the schema `text`, parsed as `root`, for fastavro's functions. Values of unions are plain.
 
     logical: whether fastavro converts values of logical types. is_reader: the schema is a reader's, and its defaults
-    are values as fastavro reads them; else they are JSON, as in the text.
+    are values as fastavro reads them. Otherwise they are JSON, as in the text.
     """
     named: dict[str, Any] = {}
     return _parsed(_resolved(json.loads(text), root, named, logical, is_reader), named)
 
 
 def _parsed(schema: Any, named: dict[str, Any]) -> Any:
-    """The schema as a result of `fastavro.parse_schema`."""
+    """Return the schema as a result of `fastavro.parse_schema`."""
     for part in schema if isinstance(schema, list) else [schema]:
         if isinstance(part, dict):
             part |= {"__fastavro_parsed": True, "__named_schemas": named}
@@ -72,7 +72,10 @@ def _parsed(schema: Any, named: dict[str, Any]) -> Any:
 
 
 def _resolved(declared: Any, node: Node, named: dict[str, Any], logical: bool, is_reader: bool) -> Any:
-    """A part of a schema's text with full names and without what the parser ignores; `named`: the types met so far."""
+    """Return a part of a schema's text with full names and without the parts that the parser ignores.
+
+    named: the types met so far.
+    """
 
     def inner(declared: Any, node: Node) -> Any:
         return _resolved(declared, node, named, logical, is_reader)
@@ -105,7 +108,7 @@ def _resolved(declared: Any, node: Node, named: dict[str, Any], logical: bool, i
 
 
 def _tagged(node: Node, named: dict[str, Any]) -> Any:
-    """A part of the schema of a `DatumSerializer`; `named`: the types met so far."""
+    """Return a part of the schema of a `DatumSerializer`. `named`: the types met so far."""
     match node:
         case Primitive(kind):
             return kind

@@ -1,4 +1,4 @@
-"""A parsed revision of an Avro schema, as `schema.definition` wants it: parse, validate, compare revisions."""
+"""A parsed revision of an Avro schema, by the interface of `schema.definition`: parse, validate, compare revisions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pubsub_spark.schema.definition import Definition, Encoding, IncompatibleSch
 
 
 class AvroDefinition:
-    """One parsed revision. What reads messages is made when first asked for: most revisions are only compared."""
+    """One parsed revision. The readers of messages are made when first used: most revisions are only compared."""
 
     type: Literal["AVRO"] = "AVRO"
     imports: tuple[str, ...] = ()
@@ -28,11 +28,11 @@ class AvroDefinition:
         return datum.DatumSerializer(self.root)
 
     def fastavro_schema(self, logical: bool = True, is_reader: bool = False) -> Any:
-        """The schema for fastavro's functions: see `datum.fastavro_schema`."""
+        """Return the schema for fastavro's functions: see `datum.fastavro_schema`."""
         return datum.fastavro_schema(self.text, self.root, logical, is_reader)
 
     def read_json(self, data: bytes) -> Any:
-        """The datum of a message in JSON; Mismatch when the text is not one message."""
+        """Return the datum of a message in JSON. Raises Mismatch if the text is not one message."""
         return json_encoding.read_message(self.root, data)
 
     def validate(self, data: bytes, encoding: Encoding) -> None:
@@ -40,7 +40,7 @@ class AvroDefinition:
         error_locator.check(self.root, data) if encoding == "BINARY" else self.read_json(data)
 
     def first_invalid(self, messages: Sequence[bytes], encoding: Encoding) -> int | None:
-        """The index of the first message that `validate` refuses, or None.
+        """Return the index of the first message that `validate` refuses, or None.
 
         A Publish request's worth of binary messages is checked at once, some eight times faster than one by one.
         """
@@ -60,12 +60,12 @@ class AvroDefinition:
 
 
 def parse(text: str) -> AvroDefinition:
-    """The parsed revision; InvalidSchema when `text` is not an Avro schema."""
+    """Return the parsed revision. Raises InvalidSchema if `text` is not an Avro schema."""
     return AvroDefinition(text)
 
 
 def check_compatible(old: Definition, new: Definition) -> None:
-    """Raise IncompatibleSchema unless each revision can read what the other writes."""
+    """Raise IncompatibleSchema unless each revision can read the other's messages."""
     assert isinstance(old, AvroDefinition)
     assert isinstance(new, AvroDefinition)
     reason = unreadable(writer=old.root, reader=new.root)

@@ -1,11 +1,11 @@
 """The error locator: where a binary message does not fit its schema, checked strictly, one message at a time.
 
-`check` is what Publish asks of a message and what explains a message that the columns refused; `end` and `items` say
-where a value ends and where an array's items begin, for what cannot be found for all messages at once. No value is
-built. The checks are ours and run before `fastavro` sees a message, because fastavro (1.13) takes an int of 33 bits, a
-boolean of 2, the union's branch -1 and the symbol -1, a varint of 11 bytes and bytes behind the message, loops 2^60
-times over an array of nulls, and crashes the process on a list nested 100,000 deep. Hostile input costs no more than
-its length: counts are checked against the bytes left, and items of no bytes have a budget.
+`check` checks a message for Publish, and finds the reason for a message that the columns refused. `end` and `items`
+find where a value ends and where an array's items begin, if that cannot be found for all messages at once. No value is
+built. The checks are ours and run before `fastavro` sees a message, because it is lenient. Version 1.13 accepts an int
+of 33 bits, a boolean of 2, the union's branch -1 and the symbol -1, a varint of 11 bytes and bytes behind the message.
+It loops 2^60 times over an array of nulls, and crashes the process on a list nested 100,000 deep. Hostile input costs
+no more than its length: counts are checked against the bytes left, and items of no bytes have a budget.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pubsub_spark.schema.avro.schema_tree import INT, Array, Enum, Fixed, Map, N
 Data = bytes | memoryview
 Check = Callable[[Any, Data, int, "_Budget"], int]  # of a node: where the value that begins there ends
 
-# Items of no bytes (an array of nulls) that one message may have: its size says nothing about their number.
+# Items of no bytes (an array of nulls) that one message may have: its size does not bound their number.
 MAX_EMPTY_ITEMS: Final = 10_000
 
 _LEAST_BYTES: Final = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
@@ -40,7 +40,7 @@ def check(root: Node, data: bytes) -> None:
 
 
 def end(node: Node, data: Data) -> int:
-    """The offset where the value that `data` begins with ends; Mismatch when there is no such value."""
+    """Return the offset where the value that `data` begins with ends. Raises Mismatch if there is no such value."""
     try:
         return _CHECKS[node.kind](node, data, 0, _Budget())
     except RecursionError:
@@ -48,7 +48,10 @@ def end(node: Node, data: Data) -> int:
 
 
 def items(node: Array | Map, data: Data, count: int) -> tuple[list[int], int]:
-    """The places in `data` where items begin, of which the first block has `count`, and where the array or map ends."""
+    """Return the places in `data` where items begin, and where the array or map ends.
+
+    count: of the items in the first block.
+    """
     least, _ = _sizes(node)
     budget = _Budget()
     starts: list[int] = []
@@ -62,7 +65,7 @@ def items(node: Array | Map, data: Data, count: int) -> tuple[list[int], int]:
 
 
 def least_bytes(node: Node, known: dict[Record, int] | None = None) -> int:
-    """The fewest bytes that a value can have: 0 for null, empty fixed and records of those, else 1 or more."""
+    """Return the fewest bytes that a value can have: 0 for null, empty fixed and records of those, else 1 or more."""
     known = {} if known is None else known
     match node:
         case Primitive(kind):
@@ -80,7 +83,7 @@ def least_bytes(node: Node, known: dict[Record, int] | None = None) -> int:
 
 @lru_cache(1024)
 def _sizes(node: Array | Map) -> tuple[int, int]:
-    """The fewest bytes of an item, and what one without bytes costs of the budget."""
+    """Return the fewest bytes of an item, and the cost in the budget of one without bytes."""
     if isinstance(node, Map):
         return 1, 0  # of its key
     least = least_bytes(node.items)
@@ -88,7 +91,7 @@ def _sizes(node: Array | Map) -> tuple[int, int]:
 
 
 def _number(data: Data, at: int) -> tuple[int, int]:
-    """The varint at `at`, and where it ends."""
+    """Return the varint at `at`, and where it ends."""
     try:
         byte = data[at]
         if byte < 0x80:
@@ -117,7 +120,10 @@ def _text(data: Data, at: int) -> tuple[str, int]:
 
 
 def _block(data: Data, at: int, least: int, empty: int, budget: _Budget) -> tuple[int, int]:
-    """The number of items in the block at `at`, and where they begin; `empty` is what an item without bytes costs."""
+    """Return the number of items in the block at `at`, and where they begin.
+
+    empty: the cost of an item without bytes.
+    """
     count, at = _number(data, at)
     if count < 0:  # a negative count is followed by the block's size in bytes
         count = -count
@@ -152,7 +158,7 @@ def _bytes(_: Node, data: Data, at: int, __: _Budget) -> int:
 
 
 def _segment_end(size: int, data: Data, at: int) -> int:
-    """Where `size` bytes that begin at `at` end."""
+    """Return where `size` bytes that begin at `at` end."""
     if size < 0:
         raise Mismatch(f"has the length {size}")
     if at + size > len(data):

@@ -1,19 +1,19 @@
-"""Avro's JSON encoding: JSON to a datum, strictly, and a datum to JSON; and the defaults of a schema.
+"""Avro's JSON encoding: JSON to a datum, strictly, and a datum to JSON. Also the defaults of a schema.
 
 A datum is a value as `fastavro` reads and writes it: dict, list, str, bytes, int, float, bool, None. A union's value is
-the pair (the name of its branch, {"value": datum}), see `messages`. Logical types do not show.
+the pair (the name of its branch, {"value": datum}), see `datum`. Logical types do not show.
 
 In a message a union's value is tagged with its branch, `{"string": "x"}`, null is plain, and each field of a record
 must be there, no other may. NaN and the infinities are the strings "NaN", "Infinity" and "-Infinity", as Java's Avro
 writes them. Bytes are strings of the characters U+0000 to U+00FF.
 
 In a default a union's value is plain, and a missing field has its own default. By the specification, the default of a
-union belongs to the first branch that it fits (since 1.12; before, it had to fit the first branch), and the default of
+union belongs to the first branch that it fits (since 1.12: before, it had to fit the first branch). The default of
 a float or double is a number: "NaN" for `["double", "string"]` is a string.
 
-`fastavro.json_reader` and `json_writer` (1.13) cannot stand here. The reader takes `"x"` for an int, missing and
-unknown fields and half of a surrogate pair, fails on a record that contains itself and on a message of several lines,
-and has no path; the writer fails on a record without fields and writes `NaN`, which is not JSON.
+`fastavro.json_reader` and `json_writer` (1.13) are no substitute. The reader accepts `"x"` for an int, missing and
+unknown fields and half of a surrogate pair. It fails on a record that contains itself and on a message of several
+lines, and has no path. The writer fails on a record without fields and writes `NaN`, which is not JSON.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Reader = Callable[[Any, Any, bool], Any]
 NOT_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _NAMES: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
-_MAX_QUOTED_CHARACTERS: Final = 40  # of a value in a sentence
+_MAX_QUOTED_CHARACTERS: Final = 40  # of a value in an error message
 
 
 def read_message(node: Node, data: bytes) -> Any:
-    """The datum of a message; Mismatch when it is none."""
+    """Return the datum of a message. Raises Mismatch if it is not a message."""
     try:
         value = json.loads(data.decode("utf-8"), parse_constant=no_constant)
         return _READERS[node.kind](node, value, True)
@@ -51,17 +51,17 @@ def read_message(node: Node, data: bytes) -> Any:
 
 
 def write_message(node: Node, datum: Any) -> bytes:
-    """The JSON text of a message."""
+    """Return the JSON text of a message."""
     return json.dumps(_written(node, datum), ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def read_default(node: Node, declared: Any) -> Any:
-    """The datum of a default in a schema; Mismatch when it does not fit."""
+    """Return the datum of a default in a schema. Raises Mismatch if it does not fit."""
     return _READERS[node.kind](node, declared, False)
 
 
 def quoted(node: Node, datum: Any) -> str:
-    """A datum as a message would have it, for a sentence: the beginning of it where it is long."""
+    """Return a datum as in a message, for an error message: its beginning if it is long."""
     return shortened(_written(node, datum))
 
 
@@ -71,12 +71,12 @@ def no_constant(name: str) -> float:
 
 
 def branch_name(union: Union, index: int) -> str:
-    """The name of the record that a union's branch is for fastavro."""
+    """Return the name of the record that a union's branch is for fastavro."""
     return f"union{union.number}_{index}"
 
 
 def _plain(wanted: str, fits: Callable[[Any], bool]) -> Reader:
-    """The reader of a kind whose JSON value is the datum."""
+    """Return the reader of a kind whose JSON value is the datum."""
 
     def read(_: Node, value: Any, __: bool) -> Any:
         if not fits(value):
@@ -246,6 +246,6 @@ def _expected(what: str, value: Any) -> Mismatch:
 
 
 def shortened(value: Any) -> str:
-    """A value as JSON, for a sentence: the beginning of it where it is long."""
+    """Return a value as JSON, for an error message: its beginning if it is long."""
     text = json.dumps(value)
     return text if len(text) <= _MAX_QUOTED_CHARACTERS else f"{text[: _MAX_QUOTED_CHARACTERS - 3]}..."

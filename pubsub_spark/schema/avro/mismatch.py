@@ -8,4 +8,4 @@ __all__ = ["Mismatch", "Unresolvable"]
 
 
 class Unresolvable(Mismatch):
-    """Nothing that was written with the one schema can be read with the other."""
+    """The finding that no data written with one schema can be read with the other."""

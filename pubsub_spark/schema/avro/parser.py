@@ -3,9 +3,9 @@
 `parse` follows the Avro specification the way Java's parser does: a name is defined once and before it is used, a
 default must fit its field, and a logical type that does not fit its underlying type is ignored. Beyond the
 specification, and as in Java, names have letters and digits of any script, namespaces have any printable characters,
-and a null namespace is the enclosing one. `fastavro.parse_schema` (1.13) is no substitute: its errors have no path,
-and it takes an int's default of 2**31 or of `true`, a record's of `{}`, an illegal or repeated field name, a union in
-a union, a branch twice and a fixed of -1 bytes.
+and a null namespace is the enclosing one. `fastavro.parse_schema` (1.13) is no substitute. Its errors have no path.
+It accepts an int's default of 2**31 or of `true`, a record's of `{}`, an illegal or repeated field name, a union in a
+union, a branch twice and a fixed of -1 bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pubsub_spark.schema.avro.schema_tree import (
 )
 from pubsub_spark.schema.definition import InvalidSchema, Mismatch
 
-# logical type -> the underlying types it may sit on; what is not here, or sits elsewhere, is ignored as Avro demands
+# logical type -> the underlying types that it fits. Any other combination is ignored, as Avro demands
 LOGICAL: Final[dict[str, frozenset[str]]] = {
     "decimal": frozenset({"bytes", "fixed"}),
     "uuid": frozenset({"string", "fixed"}),
@@ -49,7 +49,7 @@ LOGICAL: Final[dict[str, frozenset[str]]] = {
     "local-timestamp-nanos": frozenset({"long"}),
     "duration": frozenset({"fixed"}),
 }
-_ORDERS: Final = ("ascending", "descending", "ignore")  # the specification's; Java accepts capitals as well
+_ORDERS: Final = ("ascending", "descending", "ignore")  # the specification's (Java accepts capitals as well)
 # Deeper than any schema a person wrote, shallow enough for Python's stack in every walk over the tree.
 MAX_DEPTH: Final = 100
 
@@ -59,7 +59,7 @@ MAX_WEIGHT: Final = 100_000
 
 
 def parse(text: str) -> Node:
-    """The root of a schema; InvalidSchema says what is wrong and where."""
+    """Return the root of a schema. Raises InvalidSchema with the problem and its place."""
     try:
         declared = json.loads(text, parse_constant=no_constant)
     except RecursionError:
@@ -76,7 +76,7 @@ def parse(text: str) -> Node:
 
 
 class _Parser:
-    """The named types that were met on the way through one schema's text; errors are Mismatches, which have a path."""
+    """The named types that were met on the way through one schema's text. Errors are Mismatches, which have a path."""
 
     def __init__(self) -> None:
         self._named: dict[str, Named] = {}
@@ -201,7 +201,7 @@ class _Parser:
         return fixed
 
     def _name(self, declared: dict[str, Any], namespace: str) -> tuple[str, str, tuple[str, ...]]:
-        """The full name, the namespace for what is inside, and the full names of the aliases."""
+        """Return the full name, the namespace for the types inside, and the full names of the aliases."""
         name = declared.get("name")
         if not isinstance(name, str):
             raise Mismatch(f"is of type `{declared['type']}` and needs a `name`")
@@ -220,14 +220,14 @@ class _Parser:
 
 
 def _full_name(name: str, namespace: str) -> str:
-    """The name in its namespace, which is all that is before its last dot, if it has one."""
+    """Return the name in its namespace, which is the part before its last dot, if it has one."""
     before, dot, simple = name.rpartition(".")
     space = before if dot else namespace
     return f"{space}.{simple}" if space else simple
 
 
 def _is_name(text: str) -> bool:
-    """True for letters, digits and underscores, of which a digit is not the first."""
+    """Return whether the text is letters, digits and underscores, and the first is not a digit."""
     letters = text.replace("_", "a")
     return letters[:1].isalpha() and all(letter.isalpha() or letter.isdecimal() for letter in letters)
 
@@ -248,7 +248,10 @@ def _logical(declared: dict[str, Any], kind: str, size: int | None = None) -> Lo
 
 
 def _digits(size: int | None) -> int:
-    """The number of decimal digits that a signed integer of `size` bytes can always hold (unbounded for `bytes`)."""
+    """Return the number of decimal digits that a signed integer of `size` bytes can always hold.
+
+    Unbounded for `bytes`.
+    """
     if size is None:
         return INT[1]
     return len(str(2 ** (8 * min(size, 64) - 1) - 1)) - 1 if size else 0

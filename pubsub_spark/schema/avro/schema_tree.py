@@ -1,7 +1,7 @@
-"""The tree that an Avro schema is: nodes, and what can be said of them alone.
+"""The tree of an Avro schema: nodes, and functions of them alone.
 
-Nodes are immutable once `schema_parser.parse` returns, and named types appear as one object wherever they are referred
-to, so a recursive schema is a cyclic graph: walk it with a memo, or refuse the cycle.
+Nodes are immutable once `parser.parse` returns. Named types appear as one object wherever they are referred to, so a
+recursive schema is a cyclic graph: walk it with a memo, or refuse the cycle.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LONG: Final = (-(2**63), 2**63 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Logical:
-    """A logical type that fits its underlying type; precision and scale belong to `decimal`."""
+    """A logical type that fits its underlying type. Precision and scale belong to `decimal`."""
 
     name: str
     precision: int = 0
@@ -71,7 +71,7 @@ class Map:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Union:
-    """A choice of branches; `number` tells a schema's unions apart (see `messages`)."""
+    """A choice of branches. `number` distinguishes a schema's unions (see `json_encoding.branch_name`)."""
 
     kind: ClassVar[str] = "union"
     branches: tuple[Node, ...]
@@ -80,7 +80,7 @@ class Union:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Field:
-    """A record's field; `default` is the datum (see `json_encoding`) of a field that has one."""
+    """A record's field. `default` is the datum (see `json_encoding`) of a field that has one."""
 
     name: str
     node: Node
@@ -104,12 +104,15 @@ Named = Fixed | Enum | Record
 
 
 def type_name(node: Node) -> str:
-    """The name that a union's branch goes by: a named type's full name, or the kind."""
+    """Return the name of a union's branch: a named type's full name, or the kind."""
     return node.name if isinstance(node, Named) else node.kind
 
 
 def weight(node: Node, known: dict[Record, int] | None = None) -> int:
-    """The number of nodes that the schema stands for, each use of a type counted, and a use inside of itself as one."""
+    """Return the number of nodes that the schema stands for.
+
+    Each use of a type is counted, a use inside of itself as one.
+    """
     known = {} if known is None else known
     match node:
         case Record(fields=fields):
@@ -126,7 +129,10 @@ def weight(node: Node, known: dict[Record, int] | None = None) -> int:
 
 
 def without_logical(node: Node, known: dict[Record, Record] | None = None) -> Node:
-    """The same schema with no logical type: of a value that nobody wants, only the bytes must be right."""
+    """Return the same schema with no logical type.
+
+    It is for values without a reader: only their bytes must be right.
+    """
     known = {} if known is None else known
     match node:
         case Primitive(kind):

@@ -1,9 +1,9 @@
 """Compatibility of revisions: Pub/Sub's rule for Protocol Buffers, which is narrower than the wire format's.
 
 "You can add or remove optional fields. You can't add or remove other fields. You also can't edit any existing field."
-(cloud.google.com/pubsub/docs/commit-schema-revision). Optional is what is neither required nor repeated. A field is
-identified by its number; its name, type, label, default, oneof and packing may not be edited, in nested messages too.
-An enum may gain values, for that edits no field; it may not lose, rename or renumber one.
+(cloud.google.com/pubsub/docs/commit-schema-revision). A field is optional if it is neither required nor repeated. It is
+identified by its number. Its name, type, label, default, oneof and packing may not be edited, also in nested messages.
+An enum may gain values, because that edits no field. It may not lose, rename or renumber one.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _Properties = dict[str, str]
 
 
 def find_edit(old: FileDescriptorProto, new: FileDescriptorProto, old_root: str, new_root: str) -> str | None:
-    """A sentence about the first change in `new` that is not allowed, or None: optional fields may come and go.
+    """Return an error message about the first forbidden change in `new`, or None: optional fields may come and go.
 
-    old_root, new_root: the names of the schemas' root messages, without a package; they need not be in these files. The
+    old_root, new_root: the names of the schemas' root messages, without a package. They need not be in these files. The
     root message may be renamed, since that edits no field.
     """
     if (old.syntax or "proto2") != (new.syntax or "proto2"):
@@ -40,7 +40,7 @@ def find_edit(old: FileDescriptorProto, new: FileDescriptorProto, old_root: str,
 
 
 def _edits(old: FileDescriptorProto, new: FileDescriptorProto, old_root: str, new_root: str) -> Iterator[str]:
-    """The changes that are not allowed, each as a sentence."""
+    """Yield the forbidden changes, each as an error message."""
     old_messages, new_messages = dict(_messages(old, old_root)), dict(_messages(new, new_root))
     for path in filter(new_messages.__contains__, old_messages):
         fields = (_fields(old, old_root, old_messages[path]), _fields(new, new_root, new_messages[path]))
@@ -77,7 +77,7 @@ def _enum_edits(path: str, old: EnumDescriptorProto, new: EnumDescriptorProto) -
 
 
 def _fields(file: FileDescriptorProto, root: str, message: DescriptorProto) -> dict[int, _Properties]:
-    """The fields of a message by their numbers."""
+    """Return the fields of a message by their numbers."""
     return {
         field.number: {
             "name": field.name,
@@ -97,7 +97,7 @@ def _fields(file: FileDescriptorProto, root: str, message: DescriptorProto) -> d
 
 
 def _type(file: FileDescriptorProto, root: str, field: FieldDescriptorProto) -> str:
-    """The type of a field as users write it; the root message and what is in it without their names."""
+    """Return the type of a field as users write it, without the name of the root message."""
     if not field.type_name:
         return str(FieldDescriptorProto.Type.Name(field.type)).removeprefix("TYPE_").lower()
     package = f"{file.package}." if file.package else ""
@@ -108,7 +108,10 @@ def _type(file: FileDescriptorProto, root: str, field: FieldDescriptorProto) -> 
 
 
 def _messages(file: FileDescriptorProto, root: str) -> Iterator[tuple[str, DescriptorProto]]:
-    """Every message with its path below the root message, which has the empty path; `/` is before all others'."""
+    """Yield every message with its path below the root message, which has the empty path.
+
+    The paths of other top-level messages begin with `/`.
+    """
 
     def nested(path: str, message: DescriptorProto) -> Iterator[tuple[str, DescriptorProto]]:
         yield path, message
@@ -122,7 +125,7 @@ def _messages(file: FileDescriptorProto, root: str) -> Iterator[tuple[str, Descr
 def _enums(
     file: FileDescriptorProto, messages: dict[str, DescriptorProto]
 ) -> Iterator[tuple[str, EnumDescriptorProto]]:
-    """Every enum with its path."""
+    """Yield every enum with its path."""
     yield from ((f"/{enum.name}", enum) for enum in file.enum_type)
     yield from ((_dotted(path, enum.name), enum) for path, message in messages.items() for enum in message.enum_type)
 

@@ -3,14 +3,13 @@
 A definition is compiled into a pool of its own, so two revisions of one message live side by side. Methods of messages
 are called through their class (`type(message).ByteSize(message)`): on a message, a field hides the method of its name.
 
-Pub/Sub wants exactly one top-level message, of proto2 or proto3, and documents that imports are not supported. Here the
-well-known types may be imported (`protoc.WELL_KNOWN`): they are part of the language, and what uses them can be read
-and written. Whether the service takes such a schema is the emulator's business. A compiled schema
-(`schema.compiled_protobuf`) has any number of files and messages, its imports among them, and names the message that is
-its root.
+Pub/Sub requires exactly one top-level message, of proto2 or proto3, and documents that imports are not supported. Here
+the well-known types may be imported (`protoc.WELL_KNOWN`): they are part of the language, and messages with them can be
+read and written. Whether the service accepts such a schema is the emulator's business. A compiled schema
+(`schema.compiled_protobuf`) has any number of files and messages, its imports among them, and names its root message.
 
 `validate` is strict: the bytes must be a message, with every required field, and without a field that the schema does
-not have (a decoder skips it; a topic that pins a range of revisions says with it which fields may be published).
+not have. A decoder skips such a field, but the revisions that a topic pins decide which fields may be published.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class ProtobufDefinition:
                 self._pool.AddSerializedFile(file.SerializeToString())
             envelope = unused_name(_ENVELOPE, files)
             self._pool.AddSerializedFile(_envelope(envelope, self.file, root).SerializeToString())
-        except TypeError as error:  # what upb raises for a file that it cannot build
+        except TypeError as error:  # the error of upb for a file that it cannot build
             raise InvalidSchema(f"The definition cannot be loaded: {error}") from None
         self.message_class: type[Message] = GetMessageClass(self._pool.FindMessageTypeByName(root))
         self.envelope_class: Any = GetMessageClass(self._pool.FindMessageTypeByName(f"{envelope}.Envelope"))
@@ -76,7 +75,7 @@ class ProtobufDefinition:
 
     @cached_property
     def json_class(self) -> Any:
-        """The class of the same message for `json_format`; made when first used, since most topics are BINARY."""
+        """The message's class for `json_format`, made when first used, since most topics are BINARY."""
         return GetMessageClass(json_descriptor(self.files.values(), self.message))
 
     @property
@@ -86,11 +85,14 @@ class ProtobufDefinition:
 
     @cached_property
     def json_reader(self) -> JsonReader:
-        """The reader of JSON messages; compiled when first used."""
+        """The reader of JSON messages, compiled when first used."""
         return JsonReader(self.message_class, self.json_class)
 
     def read(self, data: bytes, encoding: Encoding) -> Message:
-        """The message in `data`, with its unknown fields (BINARY); InvalidMessage when the data are not a message."""
+        """Return the message in `data`, with its unknown fields (BINARY).
+
+        Raises InvalidMessage if the data are not a message.
+        """
         if encoding == "JSON":
             message = self.json_reader.read(data)
         else:
@@ -113,7 +115,7 @@ class ProtobufDefinition:
             )
 
     def first_invalid(self, messages: Sequence[bytes], encoding: Encoding) -> int | None:
-        """The index of the first message that `validate` refuses, or None."""
+        """Return the index of the first message that `validate` refuses, or None."""
         if encoding == "BINARY" and self._all_valid(messages):
             return None
         for index, data in enumerate(messages):
@@ -124,7 +126,7 @@ class ProtobufDefinition:
         return None
 
     def _all_valid(self, messages: Sequence[bytes]) -> bool:
-        """Whether upb accepts all messages, parsed at once as one envelope."""
+        """Return whether upb accepts all messages, parsed at once as one envelope."""
         framed = b"".join(part for data in messages for part in (ENVELOPE_TAG, _varint(len(data)), data))
         try:
             envelope = self.envelope_class.FromString(framed)
@@ -134,7 +136,10 @@ class ProtobufDefinition:
 
 
 def parse(text: str) -> ProtobufDefinition:
-    """The parsed revision; InvalidSchema when `text` is no `.proto` file with one message and no compiled schema."""
+    """Return the parsed revision.
+
+    Raises InvalidSchema if `text` is neither a `.proto` file with one message nor a compiled schema.
+    """
     return ProtobufDefinition(text)
 
 
@@ -154,7 +159,7 @@ def check_compatible(old: Definition, new: Definition) -> None:
 
 
 def root_name(file: FileDescriptorProto) -> str:
-    """The full name of the file's one message."""
+    """Return the full name of the file's one message."""
     return _full_name(file, file.message_type[0])
 
 
@@ -176,14 +181,14 @@ def _check_shape(file: FileDescriptorProto) -> None:
 
 
 def _check_groups(files: Sequence[FileDescriptorProto]) -> None:
-    """Raise InvalidSchema when a field of the files is a group."""
+    """Raise InvalidSchema if a field of the files is a group."""
     for path, field in (each for file in files for each in _all_fields(file)):
         if field.type == FieldDescriptorProto.TYPE_GROUP:
             raise InvalidSchema(f"Field `{path}` is a group; write a nested message instead")
 
 
 def _file_of_root(files: Sequence[FileDescriptorProto], root: str) -> FileDescriptorProto:
-    """The file of a compiled schema that has its root message at its top level."""
+    """Return the file of a compiled schema that has its root message at its top level."""
     for file in files:
         if any(root == _full_name(file, message) for message in file.message_type):
             return file
@@ -191,7 +196,7 @@ def _file_of_root(files: Sequence[FileDescriptorProto], root: str) -> FileDescri
 
 
 def _all_fields(file: FileDescriptorProto) -> Iterator[tuple[str, FieldDescriptorProto]]:
-    """Every field of the file, at any depth, with its path."""
+    """Yield every field of the file, at any depth, with its path."""
     yield from ((field.name, field) for field in file.extension)
     for message in file.message_type:
         yield from _message_fields(message.name, message)
@@ -205,7 +210,7 @@ def _message_fields(path: str, message: DescriptorProto) -> Iterator[tuple[str, 
 
 
 def _envelope(package: str, file: FileDescriptorProto, root: str) -> FileDescriptorProto:
-    """The file of the envelope, of a package of its own; it imports the schema's file."""
+    """Return the file of the envelope, of a package of its own. It imports the schema's file."""
     return FileDescriptorProto(
         name=f"{package}.proto",
         package=package,
@@ -229,7 +234,7 @@ def _envelope(package: str, file: FileDescriptorProto, root: str) -> FileDescrip
 
 
 def _has_unknown(message: Message) -> bool:
-    """Whether `message` has unknown fields; they are discarded."""
+    """Return whether `message` has unknown fields, and discard them."""
     methods = type(message)
     size = methods.ByteSize(message)
     methods.DiscardUnknownFields(message)

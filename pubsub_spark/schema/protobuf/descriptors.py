@@ -1,4 +1,4 @@
-"""Questions about descriptors, some of which the versions of protobuf (5 to 7) answer in different ways."""
+"""Questions about descriptors. The versions of protobuf (5 to 7) answer some of them in different ways."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ _CACHED_FILES = 256
 
 @lru_cache(_CACHED_FILES)
 def is_proto3(file: FileDescriptor) -> bool:
-    """Whether the file says `syntax = "proto3"`."""
+    """Return whether the file has `syntax = "proto3"`."""
     proto = FileDescriptorProto()
     file.CopyToProto(proto)
     return bool(proto.syntax == "proto3")
 
 
 def is_closed(enum: EnumDescriptor) -> bool:
-    """Whether a field of the enum cannot hold a number that the enum does not declare, as in proto2."""
+    """Return whether a field of the enum cannot hold a number that the enum does not declare, as in proto2."""
     closed: Any = getattr(enum, "is_closed", None)  # since protobuf 4.22
     return bool(closed)
 
 
 def is_repeated(field: FieldDescriptor) -> bool:
-    """Whether the field holds any number of values."""
+    """Return whether the field holds any number of values."""
     repeated: Any = getattr(field, "is_repeated", None)  # since protobuf 6.31, where `label` begins to warn
     return bool(field.label == FieldDescriptor.LABEL_REPEATED) if repeated is None else bool(repeated)
 
 
 def is_required(field: FieldDescriptor) -> bool:
-    """Whether a message without the field is invalid (proto2's `required`)."""
+    """Return whether a message without the field is invalid (proto2's `required`)."""
     required: Any = getattr(field, "is_required", None)  # since protobuf 6.31, where `label` begins to warn
     return bool(field.label == FieldDescriptor.LABEL_REQUIRED) if required is None else bool(required)
 
 
 def has_required(message: Descriptor, seen: frozenset[str] = frozenset()) -> bool:
-    """Whether the message, or a message in it at any depth, has a required field."""
+    """Return whether the message, or a message in it at any depth, has a required field."""
     if message.full_name in seen:
         return False
     seen |= {message.full_name}
@@ -53,7 +53,7 @@ def has_required(message: Descriptor, seen: frozenset[str] = frozenset()) -> boo
 
 
 def declared_oneof(field: FieldDescriptor) -> str | None:
-    """The name of the oneof that the field is a member of; not the one that `optional` in proto3 makes for itself."""
+    """Return the name of the oneof that has the field, except the one that `optional` in proto3 makes for itself."""
     oneof = field.containing_oneof
     if oneof is None or (len(oneof.fields) == 1 and oneof.name == f"_{field.name}"):
         return None
@@ -61,25 +61,28 @@ def declared_oneof(field: FieldDescriptor) -> str | None:
 
 
 def well_known_name(type_: Descriptor | EnumDescriptor) -> str:
-    """The full name of a well-known type, or "" for any other type, also if a schema of `google.protobuf` has it."""
+    """Return the full name of a well-known type, or "" for any other type.
+
+    It is also "" for other types of a schema in package `google.protobuf`.
+    """
     return str(type_.full_name) if well_known_shapes().get(type_.full_name) == _shape(type_) else ""
 
 
 @cache
 def well_known_files() -> list[FileDescriptor]:
-    """The files of the well-known types."""
+    """Return the files of the well-known types."""
     return [import_module(name.replace("/", ".").removesuffix(".proto") + "_pb2").DESCRIPTOR for name in WELL_KNOWN]
 
 
 @cache
 def well_known_shapes() -> dict[str, Any]:
-    """The shape of each well-known type by its full name."""
+    """Return the shape of each well-known type by its full name."""
     groups = [group for file in well_known_files() for group in (file.message_types_by_name, file.enum_types_by_name)]
     return {type_.full_name: _shape(type_) for group in groups for type_ in group.values()}
 
 
 def _shape(type_: Any) -> list[tuple[Any, ...]]:
-    """The fields of a message, or the values of an enum."""
+    """Return the fields of a message, or the values of an enum."""
     if isinstance(type_, EnumDescriptor):
         return [(value.number, value.name) for value in type_.values]
     return [
@@ -89,7 +92,7 @@ def _shape(type_: Any) -> list[tuple[Any, ...]]:
 
 
 def unused_name(name: str, files: Collection[FileDescriptorProto]) -> str:
-    """The name, with so many underscores behind it that no file has it."""
+    """Return the name, with so many underscores behind it that no file has it."""
     texts = [file.SerializeToString() for file in files]
     while any(name.encode() in text for text in texts):
         name += "_"

@@ -1,7 +1,7 @@
 """The error locator: the byte, the field's path and the reason why a payload is not a message of its schema.
 
-upb (protobuf's C core) decides whether bytes are a message; it does not say where the error is. For the few payloads
-that upb refuses, this module walks over the bytes again, in Python, and says it. The walk keeps upb's rules (a tag of
+upb (protobuf's C core) decides whether bytes are a message. It does not report where the error is. For the few payloads
+that upb refuses, this module walks over the bytes again, in Python, and finds it. The walk keeps upb's rules (a tag of
 32 bits, matching groups, 100 levels, UTF-8 in proto3 strings), so it finds an error in every payload that upb refuses.
 It also names the first field that the schema does not have, which `validate` refuses and a decoder skips.
 """
@@ -17,7 +17,7 @@ from pubsub_spark.schema.definition import Mismatch
 from pubsub_spark.schema.protobuf.descriptors import is_closed, is_proto3, is_repeated
 
 MAX_NESTING_LEVELS: Final = 100
-# Numbers (tags, lengths, values) read before the walk gives up: tenths of a second; ten hostile megabytes took many.
+# Numbers (tags, lengths, values) read before the walk stops, after tenths of a second. Ten hostile megabytes took many.
 MAX_NUMBERS: Final = 100_000
 # Messages whose fields are kept by number: those of a few schemas.
 _CACHED_MESSAGES: Final = 256
@@ -32,9 +32,9 @@ _NAMES: Final = {VARINT: "a varint", FIXED64: "8 bytes", BYTES: "a length", GROU
 
 
 def locate_error(data: bytes, message: Descriptor, strict: bool = False) -> str | None:
-    """A sentence about the first error in `data` as a `message`, or None.
+    """Return an error message about the first error in `data` as a `message`, or None.
 
-    strict: a field, or a value of a closed enum, that the schema does not have is an error, too.
+    strict: a field, or a value of a closed enum, that the schema does not have is also an error.
     """
     try:
         _PayloadWalk(data, strict).message(message, len(data), 1)
@@ -46,11 +46,11 @@ def locate_error(data: bytes, message: Descriptor, strict: bool = False) -> str 
 
 
 class _NumbersExhausted(Exception):  # noqa: N818 (an end, not a failure)
-    """The walk has read MAX_NUMBERS numbers without an error."""
+    """The end of a walk that has read MAX_NUMBERS numbers without an error."""
 
 
 class _Field(NamedTuple):
-    """The properties of a field that the walk needs: asking its descriptor takes longer than the walk."""
+    """The properties of a field that the walk needs: reading them from its descriptor takes longer than the walk."""
 
     descriptor: FieldDescriptor
     wire: int
@@ -60,7 +60,7 @@ class _Field(NamedTuple):
 
 @lru_cache(_CACHED_MESSAGES)
 def _fields(message: Descriptor) -> dict[int, _Field]:
-    """The fields of a message by their numbers."""
+    """Return the fields of a message by their numbers."""
     return {
         field.number: _Field(field, _wire_type(field), field.type == FieldDescriptor.TYPE_MESSAGE, _is_text(field))
         for field in message.fields
@@ -68,7 +68,7 @@ def _fields(message: Descriptor) -> dict[int, _Field]:
 
 
 def _is_text(field: FieldDescriptor) -> bool:
-    """Whether the bytes of `field` must be UTF-8: those of proto3's strings; proto2 lets any bytes through."""
+    """Return whether the bytes of `field` must be UTF-8. Strings of proto3 must, proto2 accepts any bytes."""
     return field.type == FieldDescriptor.TYPE_STRING and is_proto3(field.containing_type.file)
 
 
@@ -82,7 +82,7 @@ class _PayloadWalk:
         self.numbers_left = MAX_NUMBERS
 
     def message(self, message: Descriptor | None, end: int, depth: int, group: int = 0) -> None:
-        """All fields of a message; without a descriptor those of an unknown group, whose field number is `group`."""
+        """Read all fields of a message, or without a descriptor those of an unknown group with field number `group`."""
         if depth > MAX_NESTING_LEVELS:
             raise Mismatch(f"is nested deeper than {MAX_NESTING_LEVELS} levels")
         fields = _fields(message) if message else {}
@@ -109,7 +109,7 @@ class _PayloadWalk:
             raise Mismatch("does not end the group that it began")
 
     def field(self, known: _Field, wire: int, end: int, depth: int) -> None:
-        """The value of a field that the schema has, or its packed values."""
+        """Read the value of a field that the schema has, or its packed values."""
         field = known.descriptor
         is_packed = wire == BYTES != known.wire and is_repeated(field)
         if wire != known.wire and not is_packed:
@@ -136,7 +136,10 @@ class _PayloadWalk:
             self.at = last
 
     def varint_of(self, field: FieldDescriptor, end: int) -> None:
-        """A varint; strictly, a number that a closed enum does not have is refused, which upb takes for unknown."""
+        """Read a varint.
+
+        If strict, refuse a number that a closed enum does not have, which upb treats as unknown.
+        """
         value = self.varint(end)
         if self.strict and field.type == FieldDescriptor.TYPE_ENUM and is_closed(field.enum_type):
             number = (value & 0xFFFFFFFF) - ((value & 0x80000000) << 1)
@@ -144,7 +147,7 @@ class _PayloadWalk:
                 raise Mismatch(f"is {number}, which enum `{field.enum_type.name}` does not have")
 
     def skip(self, number: int, wire: int, end: int, depth: int) -> None:
-        """The value of a field of that number, whatever it is."""
+        """Read the value of a field of that number, whatever it is."""
         if wire == VARINT:
             self.varint(end)
         elif wire == BYTES:
@@ -157,7 +160,7 @@ class _PayloadWalk:
             self.at += _WIDTH[wire]
 
     def tag(self, end: int) -> tuple[int, int]:
-        """A field number and a wire type."""
+        """Return a field number and a wire type."""
         start = self.at
         tag = self.varint(end)
         number, wire = tag >> 3, tag & 7
@@ -168,7 +171,7 @@ class _PayloadWalk:
         return number, wire
 
     def varint(self, end: int) -> int:
-        """A varint, modulo 2^64."""
+        """Return a varint, modulo 2^64."""
         self.numbers_left -= 1
         if self.numbers_left < 0:
             raise _NumbersExhausted
@@ -186,7 +189,7 @@ class _PayloadWalk:
         raise Mismatch(f"has a number of more than 10 bytes at byte {start}")
 
     def length(self, end: int) -> int:
-        """A length in bytes; where these end."""
+        """Read a length in bytes, and return where these end."""
         start = self.at
         length = self.varint(end)
         if length > end - self.at:
@@ -195,7 +198,7 @@ class _PayloadWalk:
 
 
 def _wire_type(field: FieldDescriptor) -> int:
-    """The wire type of one value of the field, outside a packed list."""
+    """Return the wire type of one value of the field, outside a packed list."""
     if field.type in _LENGTH:
         return BYTES
     if field.type in _FIXED64:

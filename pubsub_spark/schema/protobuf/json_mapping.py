@@ -1,11 +1,11 @@
 """The proto3 JSON mapping: JSON text to messages, as protobuf's own `json_format` reads it.
 
-Strict as the mapping is by default: a name that the message does not have, a name given twice, or a value of the wrong
+Strict as the mapping is by default: a name that the message does not have, a repeated name, or a value of the wrong
 type is an error. Both spellings of a field's name (`lowerCamel` and the original) are read.
 
-`json_format` decides field by field, for every message anew. `JsonReader` is compiled once per schema, for the common
-form of each field; a message with any other form goes to `json_format`, which reads or refuses it. For one message:
-`codec.protobuf` does the same for many, and leaves to this module what it does not do.
+`json_format` decides field by field, again for every message. `JsonReader` is compiled once per schema, for the common
+form of each field. A message with any other form goes to `json_format`, which reads or refuses it. This module is for
+one message. `codec.protobuf` does the same for many, and leaves the rest to this module.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from pubsub_spark.schema.protobuf.descriptors import is_repeated, well_known_nam
 
 # Messages of any shape: each contains itself, and each is a JSON value by definition.
 JSON_MESSAGES: Final = frozenset({"google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue"})
-_WHITESPACE: Final = " \t\n\r"  # around a value; Python's `strip` knows more
+_WHITESPACE: Final = " \t\n\r"  # around a value (Python's `strip` removes more)
 
-# The errors that a text can make Python and json_format raise; all of them are about that text.
+# The errors that Python and json_format raise for a text. All of them are about that text.
 UNCOMMON: Final = (
     json_format.Error,
     MessageError,  # the value of an Any
@@ -42,20 +42,20 @@ UNCOMMON: Final = (
     OverflowError,
     ArithmeticError,
     LookupError,
-    StopIteration,  # from the scanner, at what is no JSON value
+    StopIteration,  # from the scanner, at text that is not a JSON value
 )
 MAX_REASON_CHARACTERS: Final = 300
 _MAX_NESTING_LEVELS: Final = 100  # json_format's limit on messages within messages
 
 
 def read(data: bytes, message: Any) -> None:
-    """Fill `message` from the JSON text in `data`; InvalidMessage when it does not fit."""
+    """Fill `message` from the JSON text in `data`. Raises InvalidMessage if it does not fit."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
         raise InvalidMessage("The message is not valid UTF-8, and JSON is") from None
     if type(message).DESCRIPTOR.full_name not in JSON_MESSAGES and not text.lstrip(_WHITESPACE).startswith("{"):
-        raise InvalidMessage("The message is not a JSON object")  # json_format takes `[]` for an empty one
+        raise InvalidMessage("The message is not a JSON object")  # json_format accepts `[]` as an empty one
     try:
         json_format.Parse(text, message, descriptor_pool=type(message).DESCRIPTOR.file.pool)
         _check_numbers(text)
@@ -66,7 +66,7 @@ def read(data: bytes, message: Any) -> None:
 
 
 def _shortened(reason: str) -> str:
-    """The beginning of a long reason, which is the path, and its end, which is the cause."""
+    """Return the beginning of a long reason, which is the path, and its end, which is the cause."""
     half = MAX_REASON_CHARACTERS // 2
     return reason if len(reason) <= 2 * half else f"{reason[:half]} ... {reason[-half:]}"
 
@@ -82,7 +82,7 @@ _check_numbers: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_fi
 
 
 class JsonReader:
-    """The reader of JSON messages of one class; `json_class`: the same message for `json_format`."""
+    """The reader of JSON messages of one class. `json_class`: the same message for `json_format`."""
 
     def __init__(self, message_class: type[Message], json_class: type[Message]) -> None:
         self._class: Any = message_class
@@ -92,7 +92,7 @@ class JsonReader:
         self._recursive = compiler.recursive
 
     def read(self, data: bytes) -> Message:
-        """The message in the JSON text `data`; InvalidMessage when it is not one."""
+        """Return the message in the JSON text `data`. Raises InvalidMessage if it is not one."""
         try:
             text = data.decode()
             if not self._recursive or text.count("{") <= _MAX_NESTING_LEVELS:
@@ -113,7 +113,7 @@ class JsonReader:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The members of a JSON object, each given once."""
+    """Return the members of a JSON object. Each name may occur once."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise _UncommonForm
@@ -121,7 +121,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _UncommonForm(ValueError):  # noqa: N818 (not an error: json_format decides)
-    """A value in another form than the common one."""
+    """The finding that a value has another form than the common one."""
 
 
 scan_unique: Final = make_scanner(json.JSONDecoder(object_pairs_hook=_unique_keys))  # type: ignore[arg-type]
@@ -136,7 +136,7 @@ FLOAT_LIMIT: Final = 2.0**128 - 2.0**103  # half a step above the largest float:
 
 
 def _of(kind: type) -> _Convert:
-    """The form of a JSON value that is the field's value."""
+    """Return the form of a JSON value that is the field's value."""
 
     def form(value: Any) -> Any:
         if type(value) is kind:
@@ -184,7 +184,7 @@ def _timestamp(value: Any) -> dict[str, int]:
 
 
 def duration(value: Any) -> dict[str, int]:
-    """The fields of a Duration, from its text."""
+    """Return the fields of a Duration, from its text."""
     read = Duration()
     read.FromJsonString(_string(value))
     return {"seconds": read.seconds, "nanos": read.nanos}
@@ -214,7 +214,7 @@ WELL_KNOWN: Final[dict[str, _Convert]] = {
     "google.protobuf.Any": _uncommon,
     **dict.fromkeys(JSON_MESSAGES, _uncommon),
 }
-# The types of which null is a value; for all others it means absent.
+# The types that have null as a value. For all others it means absent.
 NULL_TYPES: Final = ("google.protobuf.Value", "google.protobuf.NullValue")
 
 
@@ -256,7 +256,7 @@ class _ReaderCompiler:
             text = {FieldDescriptor.TYPE_STRING: _string, FieldDescriptor.TYPE_BYTES: _bytes}
             return text.get(field.type) or _SCALARS[field.cpp_type]
         name = well_known_name(field.message_type)
-        if not name and field.message_type.full_name in WELL_KNOWN:  # which a message's constructor takes for it
+        if not name and field.message_type.full_name in WELL_KNOWN:  # which a message's constructor would accept as one
             return _uncommon
         if name in WRAPPERS:
             inner = self.single(field.message_type.fields_by_name["value"])

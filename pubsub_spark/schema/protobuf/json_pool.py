@@ -1,11 +1,11 @@
-"""The pool whose messages `json_format` is given: the schema's own, under names that do not mislead it.
+"""The pool of messages for `json_format`: the schema's own, under names that do not mislead it.
 
 `json_format` calls methods on messages, and a field hides the method of its name (`HasField`, `DESCRIPTOR`). It knows
 the well-known types by their names alone, and a schema can have another type of such a name. Both have other names in
 this pool. Numbers and JSON names are the schema's, so a message is the same bytes and the same JSON text in both pools.
 
-In JSON an `Any` is of a type of this pool: one of the schema, or a well-known one that the schema need not import. What
-else this process has imported has no influence.
+In JSON an `Any` is of a type of this pool: one of the schema, or a well-known one that the schema need not import.
+Other imports of this process have no influence.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ from pubsub_spark.schema.protobuf.descriptors import (
     well_known_shapes,
 )
 
-# The names without an underscore: `json_format` uses no other, and of these the JSON name is the name itself.
+# The names without an underscore: `json_format` uses no other, and their JSON names are the names themselves.
 _HIDING: Final = frozenset(name for name in dir(Message) if not name.startswith("_")) | {"Extensions"}
 
 
 def json_descriptor(files: Collection[FileDescriptorProto], root: Descriptor) -> Descriptor:
-    """The descriptor of message `root` in the pool for `json_format`; `files`: each after those that it imports."""
+    """Return the descriptor of message `root` in the pool for `json_format`.
+
+    files: each after those that it imports.
+    """
     fields = {name: unused_name(f"{name}_", files) for name in _HIDING}
     types = {f".{name}": "." + unused_name(f"{name}_", files) for name in _misleading_types(root.file.pool)}
     pool = DescriptorPool()
@@ -47,7 +50,7 @@ def json_descriptor(files: Collection[FileDescriptorProto], root: Descriptor) ->
 
 
 def _misleading_types(pool: DescriptorPool) -> Iterator[str]:
-    """The full names of types that have the name of a well-known type and are none."""
+    """Yield the full names of types that have the name of a well-known type without being one."""
     for name in well_known_shapes():
         for find in (pool.FindMessageTypeByName, pool.FindEnumTypeByName):
             with suppress(KeyError):
@@ -75,7 +78,7 @@ def _rename(
 
 
 def _renamed(name: str, types: dict[str, str]) -> str:
-    """The name of a type, with a dot before it, in the pool for `json_format`."""
+    """Return the name of a type, with a dot before it, in the pool for `json_format`."""
     for old, new in types.items():
         if name == old or name.startswith(f"{old}."):
             return new + name.removeprefix(old)

@@ -2,8 +2,8 @@
 
 protoc is C++ that recurses on its own stack, prints its errors on standard error and ends the process when it fails
 badly. In a process of its own all this is harmless: a crash or an endless compilation is an InvalidSchema, and
-`file:line:column: message` is read from a pipe. The text goes in and the descriptors come out through pipes as well: no
-file is written. protoc sees the schema and the well-known types under virtual names and no other file of the machine.
+`file:line:column: message` is read from a pipe. The text and the descriptors also go through pipes, so no file is
+written. protoc sees the schema and the well-known types under virtual names and no other file of the machine.
 
 protoc skips control characters, so a text that has one is refused before.
 
@@ -30,19 +30,19 @@ from pubsub_spark.schema.definition import ForbiddenImport, InvalidSchema
 
 SCHEMA_FILE: Final = "schema.proto"
 
-# What a definition may import. Not `descriptor.proto`: with it come custom options, which can overflow protoc's stack.
+# The imports that a definition may have. Not `descriptor.proto`: its custom options can overflow protoc's stack.
 WELL_KNOWN: Final = tuple(
     f"google/protobuf/{name}.proto"
     for name in ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
 )
 
 MAX_BYTES: Final = 300_000  # Pub/Sub's own limit on a definition
-# The largest definitions take up to four seconds; a machine may be busy.
+# The largest definitions take up to four seconds, and a machine may be busy.
 TIMEOUT_SECONDS: Final = 30
 # Compiled texts kept per process: as many revisions as a schema may have (20), times a few schemas.
 _CACHED_TEXTS: Final = 64
 
-# The interpreter is isolated (`-I`) from environment variables that change what it does; it finds modules where this
+# The interpreter is isolated (`-I`) from environment variables that change its behaviour. It finds modules where this
 # process does. The variable is grpc_tools' switch for its import hooks, which take time.
 _COMMAND: Final = (
     "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
@@ -61,7 +61,7 @@ _IMPORT = re.compile(r'Import "(?P<name>.*)" was not found or had errors')
 def compile_text(text: str) -> FileDescriptorSet:
     """Return the descriptors of `text` and of its imports, least dependent first.
 
-    Raises InvalidSchema, which says where the text is wrong, and ModuleNotFoundError without the extra `protoc`.
+    Raises InvalidSchema with the place of the error in the text, and ModuleNotFoundError without the extra `protoc`.
     """
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise InvalidSchema(f"The definition is longer than {MAX_BYTES:,} bytes")
@@ -80,7 +80,7 @@ def _position(text: str, index: int) -> str:
 
 @lru_cache(_CACHED_TEXTS)
 def _compile(text: str) -> bytes:
-    """A serialized FileDescriptorSet, as protoc writes it."""
+    """Return a serialized FileDescriptorSet, as protoc writes it."""
     try:
         source = text.encode()
     except UnicodeEncodeError:
@@ -100,7 +100,7 @@ def _compile(text: str) -> bytes:
         SCHEMA_FILE,
     ]
     try:
-        protoc = subprocess.run(  # noqa: S603 (constants; the text goes through the pipe)
+        protoc = subprocess.run(  # noqa: S603 (constants, and the text goes through the pipe)
             [*command, *arguments],
             input=source,
             capture_output=True,
@@ -119,7 +119,7 @@ def _compile(text: str) -> bytes:
 
 
 def _error(stderr: str, returncode: int) -> InvalidSchema:
-    """The first of protoc's complaints that is about the schema's own text, with its place there."""
+    """Return the first of protoc's complaints that is about the schema's own text, with its place there."""
     complaint = next(filter(None, map(_COMPLAINT.fullmatch, stderr.splitlines())), None)
     if complaint is None:
         why = f"protoc was ended by signal {-returncode}" if returncode < 0 else " ".join(stderr.split()[-50:])
