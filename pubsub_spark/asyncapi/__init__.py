@@ -1,4 +1,4 @@
-"""AsyncAPI documents (2.x and 3.x, YAML or JSON) that say which topics, schemas and subscriptions there are.
+"""AsyncAPI documents (2.x and 3.x, YAML or JSON) that describe topics, schemas and subscriptions.
 
     document   text to values with line numbers. `$ref` inside a document and to files
     bindings   the googlepubsub bindings, their versions and rules

@@ -4,8 +4,8 @@
     operation that receives                 a subscription of its channel's topic, named as the operation
     message, its binding's `schema.name`    a schema. A payload in Avro or Protocol Buffers is its definition
 
-An application receives other applications' messages: `action: receive` in 3.x, and `publish` in 2.x, whose words are
-those of the other side. Names are ids of the project, or full names.
+An application receives other applications' messages. That is `action: receive` in 3.x. In 2.x it is `publish`, because
+2.x names the action of the other side. Names are ids of the project, or full names.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Topic:
 
     @property
     def encoding(self) -> Encoding | None:
-        """The encoding of its messages, None without a schema."""
+        """The encoding of its messages, or None without a schema."""
         return "JSON" if self.binding.encoding == "JSON" else "BINARY" if self.binding.schema else None
 
 
@@ -84,8 +84,9 @@ class Api:
 
 
 def read(path: str | Path, project: str | None) -> Api:
-    """Return the resources and messages of a document. Raises AsyncApiError with every problem. project: of names that
-    are ids.
+    """Return the resources and messages of a document. Raises AsyncApiError with every problem.
+
+    project: of names that are ids.
     """
     document = load(path)
     api = _Reader(document, project).read()
@@ -169,7 +170,7 @@ class _Reader:
                 yield named.text("name") or named.text("messageId") or str(named.keys[-1]), each
 
     def _operations(self) -> Iterator[tuple[str, Value, Value, str]]:
-        """Name, operation, channel, and `send` or `receive`."""
+        """Yield name, operation, channel, and `send` or `receive`."""
         if not self.document.documents.is_version_2:
             for name, operation in self.document.get("operations").entries():
                 if not _is_mapping(operation):
@@ -273,8 +274,9 @@ def _is_mapping(value: Value) -> bool:
 
 
 def _plain(value: Value, above: frozenset[tuple[Path, tuple[str | int, ...]]] = frozenset()) -> object:
-    """Return a value with all references in it followed. One that leads back to a value around it (`above`) is a
-    complaint.
+    """Return a value with all references in it followed.
+
+    One that leads back to a value around it (`above`) is a complaint.
     """
     found = value.followed()
     if (found.file, found.keys) in above:

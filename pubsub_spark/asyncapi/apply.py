@@ -1,4 +1,4 @@
-"""A project's resources, and a plan carried out on them, by the calls of `backend.admin`."""
+"""The resources of a project, and the execution of a plan on them, by the calls of `backend.admin`."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class MessageBinding:
 
 
 def channel_binding(owner: Value) -> ChannelBinding | None:
-    """Return the binding of a channel, or None if it has none of ours or a wrong one, which is a complaint."""
+    """Return the binding of a channel, or None if it has none of ours. A wrong one is also None, and a complaint."""
     found = _checked(owner, "channel")
     if found is None:
         return None
@@ -103,7 +103,7 @@ def channel_binding(owner: Value) -> ChannelBinding | None:
 
 
 def message_binding(owner: Value) -> MessageBinding | None:
-    """Return the binding of a message, or None if it has none of ours or a wrong one, which is a complaint."""
+    """Return the binding of a message, or None if it has none of ours. A wrong one is also None, and a complaint."""
     found = _checked(owner, "message")
     if found is None:
         return None
@@ -112,7 +112,7 @@ def message_binding(owner: Value) -> MessageBinding | None:
 
 
 def check_empty(owner: Value, kind: Kind) -> None:
-    """Complain about properties of the binding of an operation or a server, which has none."""
+    """Complain about properties of the binding of an operation or a server, because these bindings have none."""
     _checked(owner, kind)
 
 
@@ -126,9 +126,9 @@ def traits(owner: Value) -> list[Value]:
 
 
 def _checked(owner: Value, kind: Kind) -> dict[str, Any] | None:
-    """Return the binding of an object and of its traits, None without one of ours. A wrong one is a complaint.
+    """Return the binding of an object and of its traits, or None without one of ours. A wrong one is a complaint.
 
-    Traits are merged as the specification says: in 3.x the object's own properties win, in 2.x those of its traits.
+    Traits are merged by the specification: in 3.x the object's own properties win, in 2.x those of its traits.
     """
     merged: dict[str, Any] | None = None
     for each in [owner, *traits(owner)] if owner.documents.is_version_2 else [*traits(owner), owner]:
@@ -139,7 +139,7 @@ def _checked(owner: Value, kind: Kind) -> dict[str, Any] | None:
 
 
 def _stated(owner: Value, kind: Kind) -> dict[str, Any] | None:
-    """Return the binding of an object itself, or None if it has none of ours or a wrong one, which is a complaint."""
+    """Return an object's own binding, or None if it has none of ours. A wrong one is also None, and a complaint."""
     bindings = owner.get("bindings")
     if bindings and not isinstance(bindings.value, dict):
         bindings.complain(f"this must be a mapping, got `{bindings.value}`")
@@ -164,7 +164,7 @@ def _stated(owner: Value, kind: Kind) -> dict[str, Any] | None:
 
 
 def _merged(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """JSON Merge Patch (RFC 7396) of valid bindings, which have no null."""
+    """Return the result of a JSON Merge Patch (RFC 7396) of valid bindings, which have no null."""
     merged = dict(target)
     for name, value in patch.items():
         known = merged.get(name)
@@ -173,7 +173,7 @@ def _merged(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema, which refuses unknown properties on every level."""
+    """Return the schema with unknown properties refused on every level."""
     if "properties" not in schema:
         return schema
     closed = {name: _closed(each) for name, each in schema["properties"].items()}

@@ -1,9 +1,8 @@
 """An AsyncAPI document as values that know their place: file, path and line.
 
-YAML is read by PyYAML (JSON is YAML. Types that JSON lacks, such as dates, are text), and a `$ref` is followed
-inside the document and into other files, never to the network. A circle of references is an error. A file ending in
-`.proto` is one text. Every complaint about a document has a place, and all of them come together in one
-AsyncApiError.
+YAML is read by PyYAML. JSON is YAML, and types that JSON lacks, such as dates, are text. A `$ref` is followed inside
+the document and into other files, never to the network. A circle of references is an error. A file ending in `.proto`
+is one text. Every complaint about a document has a place, and one AsyncApiError has all of them.
 """
 
 from __future__ import annotations
@@ -52,8 +51,9 @@ class Value:
         return found
 
     def entries(self) -> Iterator[tuple[str, Value]]:
-        """Yield the entries of a mapping, or of a list by their index. Other values have no entries. References are not
-        followed.
+        """Yield the entries of a mapping, or of a list by their index. Other values have no entries.
+
+        References are not followed.
         """
         found = self.followed()
         keys: Iterable[str | int] = found.value if isinstance(found.value, dict) else ()
@@ -63,8 +63,9 @@ class Value:
             yield str(key), Value(found.value[key], self.documents, found.file, (*found.keys, key))
 
     def followed(self) -> Value:
-        """Return the value that a `$ref` leads to, or the value itself if it is no `$ref`. One that leads nowhere is a
-        complaint.
+        """Return the value that a `$ref` leads to, or the value itself if it is not a `$ref`.
+
+        A `$ref` that leads nowhere is a complaint.
         """
         found, seen = self, {(self.file, self.keys)}
         while isinstance(found.value, dict) and isinstance(found.value.get("$ref"), str):
@@ -176,7 +177,7 @@ class Documents:
             source.complain(sentence)
 
     def _value(self, file: Path, node: yaml.Node, keys: tuple[str | int, ...]) -> Any:
-        """Return the value of a YAML node, whose line is noted."""
+        """Return the value of a YAML node, and note its line."""
         self._lines[file, keys] = node.start_mark.line + 1
         if len(self._lines) > _MOST_VALUES:
             raise ValueError(f"with the values that its aliases repeat, it has more than {_MOST_VALUES:,} values")
@@ -211,7 +212,7 @@ _SCALARS = yaml.constructor.SafeConstructor()
 
 
 def load(path: str | Path) -> Value:
-    """Return a document. Raises AsyncApiError if it cannot be read or is no AsyncAPI document of version 2 or 3."""
+    """Return a document. Raises AsyncApiError if it cannot be read or is not AsyncAPI of version 2 or 3."""
     content = Documents(Path(path).resolve()).content
     version = content.text("asyncapi") or ""
     if version.partition(".")[0] not in ("2", "3"):

@@ -50,14 +50,14 @@ def parse(cls: type[Options], given: Mapping[str, str], environ: Mapping[str, st
 
 
 def _topic(api: Api, given: Mapping[str, str], project: str | None) -> str | None:
-    """Return the topic of the user's `subscriptionId` or `topicId`, or None if neither says one."""
+    """Return the topic of the user's `subscriptionId` or `topicId`, or None if neither names one."""
     subscription, topic = given.get("subscriptionid"), given.get("topicid")
     try:
         if subscription:
             described = api.subscriptions.get(names.full(subscription, project, "subscriptions"))
             return described.topic if described is not None else None
         return names.full(topic, project, "topics") if topic else None
-    except ValueError:  # no name: parsing the options says so
+    except ValueError:  # not a name: parsing the options reports it
         return None
 
 

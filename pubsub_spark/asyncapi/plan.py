@@ -2,7 +2,7 @@
 
 Pure: the existing resources are an argument. Only settings in the document are compared, so other labels, retention and
 so on of a topic stay unchanged. A second plan, after the first was carried out, has nothing to do. Settings that cannot
-be changed are conflicts with a message each: the type of a schema, a definition that may not follow its newest
+be changed are conflicts, each with its own message: the type of a schema, a definition that may not follow its newest
 revision, the topic or ordering of a subscription.
 """
 
@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Existing:
-    """The resources of a project by full names, as protobuf messages. Schemas with their newest definition."""
+    """The resources of a project by full names, as protobuf messages. Schemas have their newest definition."""
 
     schemas: Mapping[str, Any] = field(default_factory=dict)
     topics: Mapping[str, Any] = field(default_factory=dict)
@@ -108,7 +108,7 @@ def _schema(wanted: Schema, existing: Any, conflicts: list[str]) -> Step:
 
 
 def _canonical(kind: str, definition: str) -> Any:
-    """Return a definition without the parts that do not matter for its equality: white space in JSON."""
+    """Return a definition without the parts that do not affect equality: white space in JSON."""
     if kind == "AVRO":
         try:
             return json.loads(definition)
@@ -119,7 +119,7 @@ def _canonical(kind: str, definition: str) -> Any:
 
 def _topic(wanted: Topic, existing: Any) -> Step:
     binding = wanted.binding
-    fields: dict[str, tuple[Any, Any]] = {}  # path -> wanted and existing value, for the settings of the binding
+    fields: dict[str, tuple[Any, Any]] = {}  # path -> wanted and existing value of the binding's settings
     if binding.labels is not None:
         fields["labels"] = binding.labels, {} if existing is None else dict(existing.labels)
     if binding.retention_seconds is not None:
