@@ -1,16 +1,16 @@
-"""The `pubsub-spark` command. One module a family of commands; `app` is all of them.
+"""The `pubsub-spark` command, `app`. Each family of commands is one module.
 
     demo, emulator   need no account                  staging   the staging area of streaming reads
-    topics, subscriptions, snapshots, schemas         resources, with the flags of `gcloud pubsub` where it has them
+    topics, subscriptions, snapshots, schemas         resources, with the flags that `gcloud pubsub` has
     messages       publish, pull, tail                backlog   backlog, seek
     dead_letters   dead-letters ls, show, redrive
     options        the options of reading and writing          asyncapi  apply, asyncapi export
-    doctor         is this machine, this Spark, this Pub/Sub fit? (its checks: `checks`)
-    command        what the commands share: `Service`, `--json`, exit codes         output  tables and JSON
+    doctor         checks of this machine, Spark and Pub/Sub (in `checks`)
+    command        the common parts of commands: `Service`, `--json`, exit codes    output  tables and JSON
     help           the classes of commands: `-h`, examples                          examples  the table of those
 
-Each command imports what it needs when it runs, so `--help` answers at once. An error that is ours is one sentence on
-standard error and exit code 1, a wrong call is exit code 2; anything else is a bug and keeps its traceback.
+Each command imports its modules when it runs, so `--help` answers at once. An error that is ours is one sentence on
+standard error and exit code 1. A wrong call is exit code 2. Anything else is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ for family in (asyncapi, doctor, messages, backlog, options, demo):
     family.register(app)
 for group in (emulator, asyncapi, topics, subscriptions, snapshots, schemas, dead_letters, staging):
     app.add_typer(group.app)
-# Where gcloud has these three, too.
+# gcloud also has these three here.
 command(topics.app, "publish")(messages.publish)
 command(subscriptions.app, "pull")(messages.pull)
 command(subscriptions.app, "seek")(backlog.seek)

@@ -1,4 +1,4 @@
-"""`pubsub-spark apply` and `pubsub-spark asyncapi export`: one document that says what there is."""
+"""`pubsub-spark apply` and `pubsub-spark asyncapi export`: one document that describes all resources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _File = Annotated[Path, typer.Argument(metavar="FILE", help="An AsyncAPI documen
 
 
 def is_document(path: Path) -> bool:
-    """Whether a file says that it is an AsyncAPI document: by a key on its first level, in YAML or in JSON."""
+    """Return whether a file is an AsyncAPI document, by a key on its first level, in YAML or in JSON."""
     import yaml
 
     try:
@@ -94,7 +94,7 @@ def _print(service: Service, planned: Plan, described: Any) -> None:
 
 
 def _ordering(message: Any) -> str:
-    """The ordering key of a message: a field of its payload, or a text."""
+    """Return the ordering key of a message: a field of its payload, or a text."""
     key = message.binding.ordering_key
     if key is None:
         return ""

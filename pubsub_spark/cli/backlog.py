@@ -1,7 +1,7 @@
 """`pubsub-spark backlog` and `seek`: the position of subscriptions.
 
-Pub/Sub's API does not tell a backlog. On Google Cloud it is read from Cloud Monitoring, which is a few minutes behind
-(`roles/monitoring.viewer`); the embedded emulator tells it at once.
+Pub/Sub's API does not return a backlog. On Google Cloud it is read from Cloud Monitoring, which is a few minutes behind
+(`roles/monitoring.viewer`). The embedded emulator returns it at once.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _METRICS = {
     "undelivered": "pubsub.googleapis.com/subscription/num_undelivered_messages",
     "oldestUnackedSeconds": "pubsub.googleapis.com/subscription/oldest_unacked_message_age",
 }
-_WINDOW_SECONDS = 600  # of Cloud Monitoring, from which the newest point is taken
+_WINDOW_SECONDS = 600  # of Cloud Monitoring, to find the newest point
 _TIMEOUT_SECONDS = 20.0
-_POLL_SECONDS = 0.1  # between two looks at whether Ctrl-C was pressed
+_POLL_SECONDS = 0.1  # between two checks whether Ctrl-C was pressed
 
 
 class Backlog(TypedDict, total=False):
-    """The backlog of one subscription; `leased` only where an emulator tells it."""
+    """The backlog of one subscription. `leased` only if an emulator returns it."""
 
     undelivered: float
     leased: float
@@ -92,9 +92,10 @@ def backlog(
 
 
 def interrupts() -> SimpleQueue[int]:
-    """Gets the first Ctrl-C or SIGTERM; the second is a KeyboardInterrupt. gRPC can swallow one that comes in a call.
+    """Return a queue that receives the first Ctrl-C or SIGTERM. The second is a KeyboardInterrupt.
 
-    A queue, for a signal handler that sets an Event waits for ever where it interrupts a wait for that Event.
+    gRPC can swallow a KeyboardInterrupt during a call. It is a queue because a signal handler that sets an Event waits
+    forever if it interrupts a wait for that Event.
     """
     interrupted: SimpleQueue[int] = SimpleQueue()
 
@@ -108,7 +109,10 @@ def interrupts() -> SimpleQueue[int]:
 
 
 def comes_within(seconds: float, interrupted: SimpleQueue[int]) -> bool:
-    """Whether an interrupt comes in so many seconds. Polled: see `Runtime.queue` for what a timeout of `get` can do."""
+    """Return whether an interrupt comes within a number of seconds.
+
+    Polled: see `Runtime.queue` for the effects of a timeout of `get`.
+    """
     end = time.monotonic() + seconds
     while interrupted.empty():
         rest = end - time.monotonic()
@@ -156,7 +160,7 @@ _HEADING = ("subscription", "undelivered", "leased", "oldest unacked")
 
 
 def _rows(backlogs: dict[str, Backlog], project: str | None) -> list[list[str]]:
-    """The rows of the table; subscriptions of the command's own project by their ids, as in `subscriptions list`."""
+    """Return the rows of the table. The command's own project shows ids, as in `subscriptions list`."""
     return [
         [
             name.removeprefix(f"projects/{project}/subscriptions/"),
@@ -176,7 +180,7 @@ def _table(backlogs: dict[str, Backlog], project: str | None) -> Table:
 
 
 def _backlogs(service: Service, wanted: list[str], project: str | None) -> dict[str, Backlog]:
-    """The backlogs of the subscriptions of these names, or of all those of a project."""
+    """Return the backlogs of the subscriptions of these names, or of all those of a project."""
     from ..backend import EmulatorBackend
 
     names = wanted or sorted(each.name for each in _listed(service, str(project)))
@@ -186,7 +190,7 @@ def _backlogs(service: Service, wanted: list[str], project: str | None) -> dict[
     else:
         found = _of_monitoring(service, {name.split("/")[1] for name in names})
     if missing := [name for name in names if name not in found]:
-        with service.connect() as admin:  # says which does not exist; one without a message has no point
+        with service.connect() as admin:  # raises for one that does not exist: one without a message has no point
             for name in missing:
                 admin.get("subscriptions", name)
     return {name: found.get(name, {"undelivered": 0, "oldestUnackedSeconds": 0}) for name in names}
@@ -198,7 +202,7 @@ def _listed(service: Service, project: str) -> list[Any]:
 
 
 def _of_monitoring(service: Service, projects: set[str]) -> dict[str, Backlog]:
-    """The newest points of Cloud Monitoring. Not yet run against Google Cloud by us."""
+    """Return the newest points of Cloud Monitoring. Not yet run against Google Cloud by us."""
     import google.auth
     import google.auth.exceptions
     import requests
@@ -222,7 +226,7 @@ def _of_monitoring(service: Service, projects: set[str]) -> dict[str, Backlog]:
 
 
 def _points(session: Any, project: str, metric: str) -> list[tuple[str, float]]:
-    """The newest value of a metric for each subscription of a project."""
+    """Return the newest value of a metric for each subscription of a project."""
     now = datetime.datetime.now(datetime.UTC)
     parameters = {
         "filter": f'metric.type = "{metric}"',

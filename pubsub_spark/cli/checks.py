@@ -1,7 +1,7 @@
 """The checks of `pubsub-spark doctor`: of this machine, of Spark, of Pub/Sub, of the staging area.
 
-A check returns findings and raises nothing that a user can cause. What one finds may leave others nothing to do: they
-are skipped, and say so. Spark is started in a process of its own, whose log is nobody's business.
+A check returns findings and raises no error that a user can cause. A finding can make other checks pointless: they are
+skipped, and report that. Spark is started in a process of its own, which hides its log.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ spark.stop()
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one check, or that it runs: what is looked at, what was found, and what to do if that is wrong."""
+    """The outcome of one check, or that it runs: its subject, the finding, and what to do if that is wrong."""
 
     check: str
     state: State
@@ -93,18 +93,18 @@ class Permission(NamedTuple):
 
 
 def _ran(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """The output of a program; an error of subprocess when it failed, or took longer."""
+    """Return the output of a program. Raises an error of subprocess if it failed, or took longer."""
     return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=True)  # noqa: S603 (the user's own)
 
 
 def _of_error(check: str, error: PubSubError) -> Finding:
-    """The finding that an error is: what happened is its first sentence, what to do are the others."""
+    """Return the finding about an error. The error's first sentence is what happened, the others are the remedy."""
     found, _, remedy = str(error).partition(". ")
     return Finding(check, "wrong", found, remedy)
 
 
 def driver_python() -> Finding:
-    """The Python of this process, which is that of a driver started from this shell."""
+    """Return the finding about the Python of this process, which is that of a driver started from this shell."""
     found = f"{sys.version.split()[0]}, {sys.executable}"
     if sys.version_info < _OLDEST_PYTHON:
         return Finding("driver's Python", "wrong", found, "Use Python 3.11 or newer.")
@@ -112,14 +112,14 @@ def driver_python() -> Finding:
 
 
 def has_pyspark() -> bool:
-    """Whether this Python has PySpark."""
+    """Return whether this Python has PySpark."""
     with suppress(metadata.PackageNotFoundError):
         return bool(metadata.version("pyspark"))
     return False
 
 
 def pyspark() -> Finding:
-    """The PySpark of this Python."""
+    """Return the finding about the PySpark of this Python."""
     try:
         found = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
@@ -131,7 +131,7 @@ def pyspark() -> Finding:
 
 
 def java(environ: Mapping[str, str]) -> Finding:
-    """The Java that Spark's launcher takes: of JAVA_HOME when it is set, else of the path."""
+    """Return the finding about the Java of Spark's launcher: from JAVA_HOME if it is set, else from the path."""
     home = environ.get("JAVA_HOME")
     command = str(Path(home) / "bin" / "java") if home else "java"
     remedy = "Install a JRE 17 or newer, or point JAVA_HOME at one."
@@ -147,7 +147,10 @@ def java(environ: Mapping[str, str]) -> Finding:
 
 
 def worker_python(environ: Mapping[str, str]) -> list[Finding]:
-    """The Python of Spark's workers: its version, and this package with what it needs. PySpark Spark brings itself."""
+    """Return the findings about the Python of Spark's workers: its version, and this package with its dependencies.
+
+    PySpark is not one of these: Spark brings it.
+    """
     from .. import __version__
 
     command = environ.get("PYSPARK_PYTHON") or "python3"
@@ -175,7 +178,7 @@ def _of_worker(worker: Mapping[str, str], driver_python: str, version: str, reme
 
 
 def spark_source() -> list[Finding]:
-    """The two names of the data source in a Spark that is started for this."""
+    """Return the findings about the two names of the data source in a Spark that is started for this."""
     try:
         found = json.loads(_ran([sys.executable, "-c", _SPARK], _SPARK_TIMEOUT_SECONDS).stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
@@ -187,7 +190,7 @@ def spark_source() -> list[Finding]:
 
 
 def source_finding(name: str, columns: Sequence[str] | str) -> Finding:
-    """The finding about a name of the source. columns: of its rows, or the error that Spark gave for it."""
+    """Return the finding about a name of the source. columns: of its rows, or Spark's error for it."""
     check = f'format("{name}")'
     if not isinstance(columns, str) and list(columns[:1]) == ["message_id"]:
         return Finding(check, "ok", "this package's source")
@@ -200,7 +203,10 @@ def source_finding(name: str, columns: Sequence[str] | str) -> Finding:
 
 
 def endpoint(address: str) -> Finding:
-    """Whether a `host:port` takes connections; one behind a proxy the permissions show."""
+    """Return whether a `host:port` accepts connections, as a finding.
+
+    Behind a proxy, `permissions` shows it.
+    """
     from ..backend.connection import proxy_variable
 
     variable = proxy_variable(address, os.environ)
@@ -216,7 +222,10 @@ def endpoint(address: str) -> Finding:
 
 
 def credentials(backend: Backend) -> Finding:
-    """Whether there are credentials; an emulator needs none. Whether they are accepted the permissions show."""
+    """Return whether there are credentials, as a finding. An emulator needs none.
+
+    `permissions` shows whether they are accepted.
+    """
     from ..backend import EmulatorBackend
 
     if isinstance(backend, EmulatorBackend):
@@ -229,7 +238,7 @@ def credentials(backend: Backend) -> Finding:
 
 
 def clock(backend: Backend) -> Finding:
-    """The difference of this machine's clock from the service's, by the `Date` of an HTTP answer."""
+    """Return the difference of this machine's clock from the service's, by the `Date` of an HTTP response."""
     import email.utils
     import urllib.error
     import urllib.request
@@ -252,14 +261,14 @@ def clock(backend: Backend) -> Finding:
 
 
 def skew(seconds: float) -> Finding:
-    """The finding about a service's clock that is so many seconds ahead of this machine's."""
+    """Return the finding about a service's clock that is `seconds` ahead of this machine's."""
     if abs(seconds) > _MAX_SKEW_SECONDS:
         return Finding("clock", "wrong", f"{abs(seconds):.0f} s off", "Have the clock set by NTP (`timedatectl`).")
     return Finding("clock", "ok", f"within {_MAX_SKEW_SECONDS:.0f} s of the service's")
 
 
 def needed(read: ReadOptions | None, write: WriteOptions | None) -> list[Permission]:
-    """The permissions that the options of a read and of a write need."""
+    """Return the permissions that the options of a read and of a write need."""
     found: list[Permission] = []
     if read is not None:
         found.append(Permission("subscriptions", read.subscription, "pubsub.subscriptions.consume", "subscriber"))
@@ -286,9 +295,9 @@ def needed(read: ReadOptions | None, write: WriteOptions | None) -> list[Permiss
 
 
 def permissions(admin: Admin, wanted: Sequence[Permission], creating_on: str | None = None) -> list[Finding]:
-    """Whether each permission is granted, by testIamPermissions; a resource that does not exist is a finding.
+    """Return whether each permission is granted, by testIamPermissions. A resource that does not exist is a finding.
 
-    creating_on: the topic on which a subscription that does not exist is created.
+    creating_on: the topic of a subscription that does not exist yet.
     """
     findings = []
     for each in wanted:
@@ -301,7 +310,7 @@ def permissions(admin: Admin, wanted: Sequence[Permission], creating_on: str | N
             findings.append(Finding(each.name, "ok", "does not exist: the first start creates it"))
             each = Permission("topics", creating_on, "pubsub.topics.attachSubscription", "subscriber")
         except ForbiddenError:
-            pass  # who may consume need not be allowed to look
+            pass  # a consumer need not have the permission to view it
         except PubSubError as error:
             findings.append(_of_error(each.name, error))
             continue
@@ -323,7 +332,7 @@ def _permission(admin: Admin, wanted: Permission) -> Finding:
 
 
 def staging(read: ReadOptions | None, backend: Backend) -> Finding:
-    """Whether the staging area of a read takes a file, gives it back, and refuses to create it a second time."""
+    """Return whether a read's staging area stores a file, returns it, and refuses to create it a second time."""
     from ..backend import GcpBackend
     from ..read.staging.area import Staging
     from ..read.staging.store import default_location, open_store
@@ -334,7 +343,7 @@ def staging(read: ReadOptions | None, backend: Backend) -> Finding:
     try:
         store = open_store(location, credentials_json, read.fail_after if read else None)
         area = Staging(store, "projects/doctor/subscriptions/doctor", f"doctor-{uuid.uuid4().hex}")
-        area.write_token()  # proves that the store does not overwrite what it is asked to create
+        area.write_token()  # proves that the store does not overwrite an existing object
         area.create("1/part-0", [content])
         is_same = bytes(area.read("1/part-0") or b"") == content
         area.delete()
@@ -346,8 +355,9 @@ def staging(read: ReadOptions | None, backend: Backend) -> Finding:
 
 
 def message_out_and_in(admin: Admin, topic: str | None, project: str | None) -> list[Finding]:
-    """A message that is published and pulled, on resources of its own that are deleted; and the service's clock by it.
+    """Publish and pull a message, and return the findings, with the service's clock by that message.
 
+    It uses resources of its own, which it deletes.
     topic: to publish to, in place of a temporary one.
     """
     from google.pubsub_v1 import types
@@ -357,7 +367,7 @@ def message_out_and_in(admin: Admin, topic: str | None, project: str | None) -> 
         return [Finding("a message", "wrong", "no project to send it in", "Give `--project` or `--topic`.")]
     token = f"pubsub-spark-doctor-{uuid.uuid4().hex[:12]}"
     on, subscription = topic or f"projects/{project}/topics/{token}", f"projects/{project}/subscriptions/{token}"
-    with ExitStack() as ending:  # also of Ctrl-C: what was made is deleted
+    with ExitStack() as ending:  # also on Ctrl-C: the temporary resources are deleted
         findings: list[Finding] = []
         try:
             if topic is not None and (schema := _schema_of(admin, topic)):
@@ -376,7 +386,7 @@ def message_out_and_in(admin: Admin, topic: str | None, project: str | None) -> 
 
 
 def _schema_of(admin: Admin, topic: str) -> str:
-    """The schema that messages of a topic must fit; "" if there is none, or the caller may not look at the topic."""
+    """Return the topic's schema, or "" if it has none or the caller may not view the topic."""
     try:
         return str(admin.get("topics", topic).schema_settings.schema)
     except ForbiddenError:

@@ -1,7 +1,7 @@
-"""The parts of every command: the Pub/Sub that it asks, `--json`, and exit codes.
+"""The parts of every command: the Pub/Sub that it calls, `--json`, and exit codes.
 
 A command whose first parameter is a `Service` is registered with `command`, which puts the options of the service in
-its place. 0 is success, 1 an error (one sentence on standard error), 2 a call that cannot be meant.
+its place. 0 is success, 1 an error (one sentence on standard error), 2 a wrong call.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CredentialsFile = Annotated[
     typer.Option(metavar="PATH", help="A credentials file in JSON.", show_default="Application Default Credentials"),
 ]
 
-# The kinds of declared options for typer: their types (otherwise texts), and what its help calls a value.
+# The kinds of declared options for typer: their types (otherwise texts), and the metavar in its help.
 _TYPES = {"integer": int, "boolean": bool, "list": list[str], "file": Path, "folder": Path}
 _COMPLETION_SECONDS = 2.0  # for a service that does not answer: a shell waits
 
@@ -58,13 +58,13 @@ _FLAGS = {
     "`endpoint`": "`--endpoint`",
     "`projectId`": "`--project`",
 }
-_SAID_TWICE = re.compile(r" \(Resource not found \(resource=[^)]*\)\.?\)$")  # it is in the sentence before
+_SAID_TWICE = re.compile(r" \(Resource not found \(resource=[^)]*\)\.?\)$")  # the sentence before has it
 _METAVARS = {"url": "URL", "address": "HOST:PORT", "list": "NAME"}
 
 
 @dataclass(frozen=True)
 class Service:
-    """The Pub/Sub that a command asks, and how it prints what it is told."""
+    """The Pub/Sub that a command calls, and the form of its output."""
 
     project: str | None
     endpoint: str | None
@@ -72,13 +72,13 @@ class Service:
     as_json: bool
 
     def options(self) -> dict[str, str]:
-        """The same as options of `format("pubsub")`."""
+        """Return the same as options of `format("pubsub")`."""
         given = {"projectId": self.project, "endpoint": self.endpoint, "credentialsFile": self.credentials_file}
         return {name: value for name, value in given.items() if value is not None}
 
     @property
     def backend(self) -> Backend:
-        """The backend for these options; OptionsError when they cannot work."""
+        """The backend for these options. Raises OptionsError if they cannot work."""
         return self._backend({})
 
     def _backend(self, more: Mapping[str, str]) -> Backend:
@@ -89,13 +89,13 @@ class Service:
 
     @contextmanager
     def connect(self, seconds: float | None = None) -> Iterator[Admin]:
-        """An open connection's calls on resources. seconds: to wait for an endpoint that does not answer."""
+        """Yield an open connection's calls on resources. seconds: to wait for an endpoint that does not answer."""
         more = {} if seconds is None else {"connectTimeout": f"{seconds}s"}
         with self._backend(more).connect() as connection:
             yield connection.admin
 
     def full(self, given: str, collection: Collection, project: str | None = None) -> str:
-        """The full name of a resource, by default in `--project`; the end of the command when it is no name."""
+        """Return the full name of a resource, by default in `--project`. End the command if it is not a name."""
         from .. import names
 
         try:
@@ -104,19 +104,19 @@ class Service:
             exit_with(f"{_in_flags(str(error))}.", 2)
 
     def schema_or_revision(self, given: str) -> str:
-        """The full name of a schema, with `@REVISION` where that was given."""
+        """Return the full name of a schema, with its `@REVISION` if it has one."""
         name, at, revision = given.partition("@")
         return self.full(name, "schemas") + at + revision
 
     def the_project(self) -> str:
-        """The id of the project, where no name says it."""
+        """Return the id of the project, for names that lack one."""
         if not self.project:
             exit_with(f"Give `--project ID`, or set {' or '.join(PROJECT_VARIABLES)}.", 2)
         return self.project
 
 
 def choices(*words: str) -> dict[str, Any]:
-    """The settings of a typer option with these values: its metavar, and the completion of a shell."""
+    """Return the settings of a typer option with these values: its metavar, and the completion of a shell."""
     return {
         "metavar": "|".join(words),
         "autocompletion": lambda incomplete: [each for each in words if each.startswith(incomplete.lower())],
@@ -124,7 +124,10 @@ def choices(*words: str) -> dict[str, Any]:
 
 
 def names_of(collection: Collection, metavar: str = "NAME") -> dict[str, Any]:
-    """The settings of a typer parameter that names a resource: its metavar, and the completion of a shell, by id."""
+    """Return the settings of a typer parameter that names a resource.
+
+    They are its metavar, and the completion of a shell, by id.
+    """
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         logging.disable(logging.CRITICAL)  # it would appear in the shell's line
@@ -146,7 +149,7 @@ def exit_with(sentence: str, code: int = 1) -> NoReturn:
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Ends the command with the sentence of an error that is ours, raised in the block."""
+    """End the command with the message of an error that is ours, raised in the block."""
     from ..errors import OptionsError, PubSubError
 
     try:
@@ -158,7 +161,7 @@ def one_sentence() -> Iterator[None]:
 
 
 def _in_flags(sentence: str) -> str:
-    """A sentence about options of `format("pubsub")` as one about the flags of a command."""
+    """Return a sentence about options of `format("pubsub")` as one about the flags of a command."""
     for option, flag in _FLAGS.items():
         sentence = sentence.replace(option, flag)
     return _SAID_TWICE.sub("", sentence)
@@ -169,7 +172,7 @@ def command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function that takes a `Service` first, under each name, with the service's options in its place.
 
-    flags: further parameters and their types, which the function takes as keywords; None where they are not given.
+    flags: further parameters and their types, which the function receives as keywords, or None if they are absent.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -221,7 +224,7 @@ def with_declared(options: type[Any]) -> Callable[[Callable[..., None]], Callabl
 
 
 def _flag(option: Option) -> Any:
-    """The annotation of a declared option, as typer reads it."""
+    """Return the annotation of a declared option, as typer reads it."""
     kind: Any = Literal.__getitem__(option.choices) if option.choices else _TYPES.get(option.kind, str)
     return Annotated[
         kind | None,
@@ -238,7 +241,7 @@ def _flag(option: Option) -> Any:
 
 
 def _own_parameters(function: Callable[..., None]) -> list[inspect.Parameter]:
-    """The parameters of a function except `**`, with their resolved annotations, by keyword only."""
+    """Return the parameters of a function except `**`, with their resolved annotations, by keyword only."""
     hints = get_type_hints(function, include_extras=True)
     parameters = inspect.signature(function).parameters.values()
     return [_parameter(p.name, hints[p.name], p.default) for p in parameters if p.kind is not p.VAR_KEYWORD]
@@ -254,7 +257,7 @@ def _set_parameters(function: Any, parameters: list[inspect.Parameter]) -> None:
 
 
 def seconds(text: str) -> float:
-    """The seconds of a duration such as `10s` or `7d`; for typer's `parser`."""
+    """Return the seconds of a duration such as `10s` or `7d`, for typer's `parser`."""
     from ..declare import duration
 
     try:
@@ -264,7 +267,10 @@ def seconds(text: str) -> float:
 
 
 def pairs(texts: list[str] | None) -> dict[str, str]:
-    """The entries of `KEY=VALUE` texts, each of which may hold several, separated by commas before a next `KEY=`."""
+    """Return the entries of `KEY=VALUE` texts.
+
+    Each text may hold several, separated by commas before a next `KEY=`.
+    """
     found: dict[str, str] = {}
     for text in texts or ():
         last = None

@@ -1,11 +1,11 @@
-"""`pubsub-spark dead-letters`: look at the messages of a dead-letter topic, and publish them where they came from.
+"""`pubsub-spark dead-letters`: show the messages of a dead-letter topic, and publish them to their original topics.
 
 A dead letter has attributes that Pub/Sub's dead-letter policy or the connector's `deadLetterTopic` added. `_Letter` is
 the message without them. SUBSCRIPTION is a subscription of the dead-letter topic.
 
-Every message that a command pulls is leased until the command ends, so that none comes twice. Then the messages that
-were not redriven are given back. A message is acknowledged only after Pub/Sub has accepted its copy: a command that is
-killed loses nothing, and its last requests may be published again.
+Every message that a command pulls is leased until the command ends, so that none is delivered twice. Then the messages
+that were not redriven are released. A message is acknowledged only after Pub/Sub has accepted its copy: a command that
+is killed loses nothing, and its last requests may be published again.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 app = App(name="dead-letters", help="Look at dead letters, and publish them where they came from.")
 
-_PUBSUB = "CloudPubSubDeadLetterSource"  # begins the attributes that a dead-letter policy adds
+_PUBSUB = "CloudPubSubDeadLetterSource"  # the prefix of the attributes that a dead-letter policy adds
 _LEASE_SECONDS = 600  # Pub/Sub's longest
 _WAIT_SECONDS = 2.0  # of a pull for a first message
 _REQUEST_MESSAGES = 1000  # Pub/Sub's limit for a pull, and ack ids well within a request
-_REQUEST_BYTES = 9_000_000  # of payloads: attributes come on top, and Pub/Sub's limit is 10 MB
+_REQUEST_BYTES = 9_000_000  # of payloads, without attributes: Pub/Sub's limit is 10 MB
 
 _Subscription = Annotated[
     str, typer.Argument(**names_of("subscriptions", "SUBSCRIPTION"), help="A subscription of the dead-letter topic.")
@@ -57,9 +57,9 @@ _Idle = Annotated[Any, typer.Option(parser=seconds, metavar="DURATION", help="En
 
 @dataclass(frozen=True)
 class _Letter:
-    """A dead letter. `source` is the full name of the subscription whose message it was, or None if it names none.
+    """A dead letter. `source` is the full name of the subscription of the original message, or None if it names none.
 
-    `problem` says why it cannot be redriven, or is "".
+    `problem` is the reason why it cannot be redriven, or "".
     """
 
     received: Any
@@ -71,7 +71,7 @@ class _Letter:
 
     @classmethod
     def of(cls, received: Any) -> _Letter:
-        """The dead letter that a ReceivedMessage is."""
+        """Return the dead letter of a ReceivedMessage."""
         from ..names import SCHEMA_PREFIX
         from ..publish.dead_letters import (
             ERROR_ATTRIBUTE,
@@ -109,7 +109,7 @@ class _Letter:
         )
 
     def message(self, **delivery: Any) -> Any:
-        """The message as its publisher made it; delivery: the fields that Pub/Sub sets."""
+        """Return the message as its publisher made it. delivery: the fields that Pub/Sub sets."""
         from google.pubsub_v1 import types
 
         data = self.received.message.data
@@ -117,7 +117,7 @@ class _Letter:
 
 
 class _Pulled:
-    """The messages that a command has pulled from a subscription, leased until they are acknowledged or given back."""
+    """The messages that a command has pulled from a subscription, leased until they are acknowledged or released."""
 
     def __init__(self, admin: Admin, subscription: str) -> None:
         self._admin = admin
@@ -128,7 +128,7 @@ class _Pulled:
     def letters(
         self, matches: Callable[[Mapping[str, str]], bool], idle: float, most: int, interrupted: SimpleQueue[int]
     ) -> Iterator[list[_Letter]]:
-        """Lists of up to `most` dead letters that match, each once, until none came for `idle` seconds."""
+        """Yield lists of up to `most` dead letters that match, each once, until none came for `idle` seconds."""
         last = time.monotonic()
         while interrupted.empty() and time.monotonic() - last < idle:
             fresh = self._pull(most, min(idle, _WAIT_SECONDS))
@@ -165,7 +165,7 @@ class _Pulled:
 
 
 class _Topics:
-    """The topics to which dead letters are published: `to`, or those of their subscriptions, each looked up once."""
+    """The topics for dead letters: `to`, or those of their subscriptions, each looked up once."""
 
     def __init__(self, admin: Admin, to: str | None) -> None:
         self._admin = admin
@@ -173,7 +173,7 @@ class _Topics:
         self._found: dict[str, tuple[str | None, str]] = {}
 
     def of(self, letter: _Letter) -> tuple[str | None, str]:
-        """The full name of the topic, or None and the reason why there is none."""
+        """Return the full name of the topic, or None and the reason for that."""
         if self._to is not None:
             return self._to, ""
         if letter.source is None:
@@ -197,7 +197,7 @@ class _Topics:
 
 @contextmanager
 def _pulled(service: Service, subscription: str) -> Iterator[tuple[Admin, _Pulled]]:
-    """The calls on resources, and the pulled messages of a subscription, which are given back at the end."""
+    """Yield the calls on resources, and the pulled messages of a subscription, which are released at the end."""
     with service.connect() as admin:
         pulled = _Pulled(admin, subscription)
         try:
@@ -336,7 +336,10 @@ def redrive(
 
 
 def _redrive(admin: Admin, pulled: _Pulled, report: _Report, topic: str, letters: list[_Letter]) -> None:
-    """Publish the messages of a request and acknowledge their dead letters; one by one if Pub/Sub refuses some."""
+    """Publish the messages of a request and acknowledge their dead letters.
+
+    One by one if Pub/Sub refuses some.
+    """
     from ..errors import InvalidError
 
     if not report.dry_run:
@@ -357,7 +360,7 @@ def _redrive(admin: Admin, pulled: _Pulled, report: _Report, topic: str, letters
 
 
 class _Report:
-    """What a redrive has done, printed at its end, also if an error or Ctrl-C ends it.
+    """The result of a redrive, printed at its end, also if an error or Ctrl-C ends it.
 
     `redriven` counts messages by topic, `left` dead letters by the reason why they stay. `uncertain` is the number of
     messages in a request that may be accepted, while its dead letters are not acknowledged.
@@ -390,7 +393,7 @@ class _Report:
 
 
 def _requests(letters: list[_Letter]) -> Iterator[list[_Letter]]:
-    """The dead letters of one topic and ordering key in lists that each fit into one request."""
+    """Yield the dead letters of one topic and ordering key in lists that each fit into one request."""
     import numpy as np
 
     from ..slices import slices

@@ -1,8 +1,8 @@
 """Emulators in the background: `pubsub-spark emulator start`, `stop`, `wait` and `status`.
 
 A started emulator is a process in a session of its own. A file of the user's state directory has its process id,
-address and options (`$XDG_STATE_HOME/pubsub-spark/emulator-PORT.json`), the file next to it is its log. A process id
-is only signalled after the emulator at that address has reported it as its own: ids are used again.
+address and options (`$XDG_STATE_HOME/pubsub-spark/emulator-PORT.json`). The file next to it is its log. A process id
+is only signalled after the emulator at that address has reported it as its own, because ids are used again.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Running(NamedTuple):
 
 
 def start(options: list[list[str]], timeout: float) -> Running:
-    """Start `pubsub-spark emulator` with these options in the background. Returns when it is ready.
+    """Start `pubsub-spark emulator` with these options in the background, and return when it is ready.
 
-    The end of the command when it is not, after `timeout` seconds at most.
+    Ends the command if it is not ready after `timeout` seconds.
     """
     _state_directory().mkdir(parents=True, exist_ok=True, mode=0o700)
     log_path = _path(f"starting-{os.getpid()}", "log")
@@ -74,14 +74,14 @@ def start(options: list[list[str]], timeout: float) -> Running:
         if line is None:
             exit_with(f"The emulator was not ready after {timeout:g} seconds. Allow more with `--timeout`.")
         exit_with("\n".join(said) or "The emulator ended at once, without a word. See `pubsub-spark emulator run`.")
-    process.returncode = 0  # left behind: or subprocess warns that it still runs
+    process.returncode = 0  # left behind: otherwise subprocess warns that it still runs
     running = Running(process.pid, line.removeprefix(_EXPORT).strip(), options)
     _keep(running, log_path)
     return running
 
 
 def started(port: int | str) -> Running | None:
-    """The emulator that was started on this port and still runs, or None."""
+    """Return the emulator that was started on this port and still runs, or None."""
     path = _path(port, "json")
     try:
         running = Running(**json.loads(path.read_text()))
@@ -94,13 +94,13 @@ def started(port: int | str) -> Running | None:
 
 
 def all_started() -> list[Running]:
-    """The emulators that were started and still run, by their ports."""
+    """Return the emulators that were started and still run, by their ports."""
     found = (started(path.stem.removeprefix("emulator-")) for path in _state_directory().glob("emulator-*.json"))
     return sorted((each for each in found if each is not None), key=lambda each: int(each.port))
 
 
 def stop(port: int | str, timeout: float) -> Running:
-    """End the emulator that was started on this port, by SIGTERM. Returns when its process is gone."""
+    """End the emulator that was started on this port, by SIGTERM. Return when its process is gone."""
     running = started(port)
     if running is None:
         ports = ", ".join(each.port for each in all_started())
@@ -119,7 +119,7 @@ def stop(port: int | str, timeout: float) -> Running:
 
 
 def wait(endpoint: str, timeout: float) -> None:
-    """Wait until an emulator answers at this address. Ends the command when none does in time."""
+    """Wait until an emulator answers at this address. End the command if none does in time."""
     ends = time.monotonic() + timeout
     while not is_ready(endpoint):
         if time.monotonic() > ends:
@@ -148,7 +148,7 @@ def _path(port: int | str, suffix: str) -> Path:
 
 
 def _first_line(stream: IO[str], seconds: float) -> str | None:
-    """The first line of a process, empty when it ends without one, or None when time is over."""
+    """Return the first line of a process, empty when it ends without one, or None when time is over."""
     ready, _, _ = select.select([stream], [], [], seconds)
     return stream.readline() if ready else None
 
@@ -162,14 +162,14 @@ def _exists(pid: int) -> bool:
 
 
 def _is_zombie(pid: int) -> bool:
-    """Whether a process has ended and only its parent has not asked how, where /proc says so."""
+    """Return whether a process has ended without its parent having waited for it, if /proc shows it."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     return False
 
 
 def given_options(context: Any, without: Sequence[str]) -> list[list[str]]:
-    """The options that the command line has, each as its name and its value. Paths are absolute."""
+    """Return the options of the command line, each as its name and its value. Paths are absolute."""
     found: list[list[str]] = []
     for parameter in context.command.params:
         value = context.params.get(parameter.name)

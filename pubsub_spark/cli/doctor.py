@@ -69,7 +69,10 @@ def doctor(
 
 
 def _ended(findings: Iterator[Finding], is_live: bool) -> list[Finding]:
-    """The findings of the checks that ended. Those that run are told: in the table of a terminal, else on stderr."""
+    """Return the findings of the checks that ended.
+
+    Running checks are shown in the table of a terminal, else on stderr.
+    """
     from rich.console import Console
     from rich.live import Live
 
@@ -130,7 +133,7 @@ def _findings(service: Service, given: dict[str, str], topic: str | None, spark:
 
 
 def _machine(spark: bool) -> Iterator[Finding]:
-    """The findings about this machine and Spark. Without PySpark and with `--no-spark` nothing of Spark is needed."""
+    """Yield the findings about this machine and Spark. Spark is not needed without PySpark and with `--no-spark`."""
     from . import checks
     from .checks import Finding
 
@@ -155,7 +158,7 @@ def _machine(spark: bool) -> Iterator[Finding]:
 def _parsed(
     service: Service, given: dict[str, str], topic: str | None
 ) -> tuple[ReadOptions | None, WriteOptions | None, list[Finding]]:
-    """The options of a read, where a subscription is given, and of a write, where a topic is; and what is wrong."""
+    """Return the options of a read, if there is a subscription, of a write, if there is a topic, and the problems."""
     from ..errors import OptionsError
     from ..options import ReadOptions, WriteOptions
     from .checks import Finding

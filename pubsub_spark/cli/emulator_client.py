@@ -17,14 +17,14 @@ _LOOK_SECONDS = 2.0
 
 
 def ask(endpoint: str, method: str, verb: str, **fields: Any) -> Any:
-    """The answer of a verb, as JSON. The end of the command when the emulator refuses it or does not answer."""
+    """Return the response of a verb, as JSON. End the command if the emulator refuses it or does not answer."""
     path = f"/_emulator/{verb}"
     try:
         if method == "GET":
             return json.loads(_answer(endpoint, "GET", f"{path}?{urlencode(fields)}", None, _TIMEOUT_SECONDS))
         return json.loads(_answer(endpoint, method, path, json.dumps(fields).encode(), _TIMEOUT_SECONDS))
     except urllib.error.HTTPError as error:
-        if error.code == HTTPStatus.FORBIDDEN:  # by another name than its own
+        if error.code == HTTPStatus.FORBIDDEN:  # called by another name than its own
             exit_with(error.read().decode().strip())
         with suppress(ValueError, TypeError, KeyError):
             exit_with(json.loads(error.read())["error"]["message"])
@@ -37,19 +37,19 @@ def ask(endpoint: str, method: str, verb: str, **fields: Any) -> Any:
 
 
 def is_ready(endpoint: str) -> bool:
-    """Whether an emulator answers there."""
+    """Return whether an emulator answers there."""
     return _look(endpoint, "/healthz") is not None
 
 
 def pid_at(endpoint: str) -> int | None:
-    """The process id of the emulator at an address, as it reports itself, or None when none answers."""
+    """Return the process id that the emulator at an address reports as its own, or None if none answers."""
     with suppress(ValueError, TypeError, KeyError):
         return int(json.loads(_look(endpoint, "/_emulator/process") or "")["pid"])
     return None
 
 
 def page_of(endpoint: str) -> str:
-    """The address of its page in a browser of this machine."""
+    """Return the address of its page in a browser of this machine."""
     host, _, port = endpoint.rpartition(":")
     return f"http://{'localhost' if host in ('0.0.0.0', '[::]') else host}:{port}/"  # noqa: S104 (nothing is bound)
 
@@ -61,7 +61,10 @@ def _look(endpoint: str, path: str) -> bytes | None:
 
 
 def _answer(endpoint: str, method: str, path: str, body: bytes | None, seconds: float) -> bytes:
-    """The body of an answer; HTTPError for another status than success, other OSErrors without an answer."""
+    """Return the body of a response.
+
+    Raises HTTPError for another status than success, other OSErrors without a response.
+    """
     from ..service_options import host_of, is_loopback
 
     host = host_of(endpoint)

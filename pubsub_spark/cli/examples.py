@@ -1,4 +1,4 @@
-"""The examples at the end of each `--help`, by the words of the command; "" is `pubsub-spark` itself."""
+"""The examples at the end of each `--help`, by the words of the command. "" is `pubsub-spark` itself."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def _flag(said: str) -> Any:
     return Annotated[bool | None, typer.Option(help=said)]
 
 
-# Parameter -> its type; `cloud_storage_bucket` is the flag `--cloud-storage-bucket`.
+# Parameter -> its type (`cloud_storage_bucket` is the flag `--cloud-storage-bucket`).
 FLAGS: Mapping[str, Any] = {
     "cloud_storage_bucket": _text("BUCKET", "Write messages as objects into this bucket; the next flags say how."),
     "cloud_storage_file_prefix": _text("TEXT", "The beginning of each object's name."),
@@ -81,7 +81,7 @@ _BIGQUERY = {
 
 
 def config(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The field of Subscription that the flags set; empty without an export."""
+    """Return the field of Subscription that the flags set, empty without an export."""
     flags = {name: value for name, value in given.items() if value is not None}
     bucket, table = flags.pop("cloud_storage_bucket", None), flags.pop("bigquery_table", None)
     _check(flags, bucket, table)
@@ -98,7 +98,7 @@ def config(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(flags: Mapping[str, Any], bucket: str | None, table: str | None) -> None:
-    """End the command where flags have no export, or contradict each other."""
+    """End the command if flags have no export, or contradict each other."""
     if bucket is not None and table is not None:
         exit_with("`--cloud-storage-bucket` and `--bigquery-table` exclude each other.", 2)
     is_avro = flags.get("cloud_storage_output_format") is OutputFormat.AVRO

@@ -82,7 +82,7 @@ class Group(TyperGroup):
 
 
 class App(typer.Typer):
-    """A typer app whose group and commands are these classes; without a command it prints its help."""
+    """A typer app whose group and commands are these classes. Without a command it prints its help."""
 
     def __init__(self, cls: type[Group] = Group, **settings: Any) -> None:
         super().__init__(cls=cls, **{"no_args_is_help": True, "context_settings": HELP, **settings})
@@ -98,7 +98,7 @@ def _first_sentence(text: str | None) -> str:
 
 
 def _usage(argument: Any) -> str:
-    """An argument in the usage line."""
+    """Return an argument as in the usage line."""
     name = argument.metavar or argument.name.upper()
     return f"{name if argument.required else f'[{name}]'}{'...' if argument.nargs != 1 else ''}"
 

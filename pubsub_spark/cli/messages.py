@@ -1,6 +1,6 @@
-"""`pubsub-spark publish`, `pull` and `tail`: single messages, for a look and a try.
+"""`pubsub-spark publish`, `pull` and `tail`: single messages, to inspect and to try.
 
-`pull` and `tail` show each message with the value that the topic's schema decodes, where it has one.
+`pull` and `tail` show each message with the value that the topic's schema decodes, if the topic has one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REQUEST_MESSAGES = 1000  # Pub/Sub's limit for one Publish
 _REQUEST_BYTES = 5_000_000  # half of Pub/Sub's limit
 _WAIT_SECONDS = 2.0  # of a pull for a first message
 _EXPIRATION_SECONDS = 86_400  # of the temporary subscription of a `tail` that was killed: Pub/Sub's shortest
-_DELETION_SECONDS = 5.0  # of that subscription at the end: who pressed Ctrl-C waits for a service that is lost
+_DELETION_SECONDS = 5.0  # of that subscription at the end: after Ctrl-C the user waits for a service that is lost
 _REMEMBERED_IDS = 100_000  # of messages that `tail --subscription` has shown and gets again
 
 
@@ -75,13 +75,16 @@ def publish(
 
 
 def _published(admin: Admin, topic: str, messages: Sequence[Any], encode: str) -> list[str]:
-    """The ids of messages that were published; InvalidError with advice where a schema refuses what is not encoded."""
+    """Return the ids of messages that were published.
+
+    Raises InvalidError with advice if a schema refuses messages that are not encoded.
+    """
     from ..errors import InvalidError
 
     try:
         return admin.publish(topic, messages)
     except InvalidError as error:
-        if encode == "none" and "schema" in str(error).replace(topic, ""):  # which may be named so
+        if encode == "none" and "schema" in str(error).replace(topic, ""):  # which may be part of the topic's name
             raise InvalidError(f"{error} `--encode topic` encodes lines of JSON by that schema.") from None
         raise
 
@@ -133,7 +136,7 @@ def tail(
 
     if (topic is None) == (subscription is None):
         exit_with("Name a topic, or a subscription with `--subscription`, and not both.", 2)
-    signal.signal(signal.SIGTERM, _interrupt)  # the temporary subscription is deleted then, too
+    signal.signal(signal.SIGTERM, _interrupt)  # the temporary subscription is also deleted then
     with service.connect() as admin:
         if subscription is not None:
             name = service.full(subscription, "subscriptions")
@@ -147,7 +150,7 @@ def tail(
         except KeyboardInterrupt:
             pass
         except ServiceError:
-            temporary = False  # what did not answer cannot delete either: the subscription expires
+            temporary = False  # a service that did not answer cannot delete it either: the subscription expires
             raise
         finally:
             if temporary:
@@ -155,7 +158,7 @@ def tail(
 
 
 def _follow(service: Service, admin: Admin, name: str, decoder: _Decoder, limit: int | None, owned: bool) -> None:
-    shown: dict[str, None] = {}  # the ids of messages, in the order of their coming
+    shown: dict[str, None] = {}  # the ids of messages, in the order of their arrival
     typer.echo(f"following {name}", err=True)
     while limit is None or len(shown) < limit:
         received = admin.pull(name, 100, _WAIT_SECONDS)
@@ -180,7 +183,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _temporary_subscription(admin: Admin, topic: str) -> str:
-    """The full name of a new subscription of a topic, which expires a day after a `tail` that was killed."""
+    """Return the full name of a new subscription of a topic, which expires a day after a `tail` that was killed."""
     import datetime
     import uuid
 
@@ -205,7 +208,7 @@ def _temporary_subscription(admin: Admin, topic: str) -> str:
 
 
 def _topic_of(admin: Admin, subscription: str) -> str | None:
-    """The topic of a subscription, None when it was deleted or the caller may not look at it."""
+    """Return the topic of a subscription, or None if it was deleted or the caller may not view the subscription."""
     from ..errors import ForbiddenError
     from ..names import DELETED_TOPIC
 
@@ -217,14 +220,14 @@ def _topic_of(admin: Admin, subscription: str) -> str | None:
 
 
 class _Decoder:
-    """The messages of one topic as JSON objects; `value` is decoded by the topic's schema, `data` is text or base64."""
+    """The messages of one topic as JSON objects. `value` is decoded by the topic's schema, `data` is text or base64."""
 
     def __init__(self, service: Service, admin: Admin | None = None, topic: str | None = None) -> None:
         self._backend = service.backend
         self._schema = None if admin is None or topic is None else _schema_of(admin, topic)
 
     def decoded(self, received: Sequence[Any]) -> list[dict[str, Any]]:
-        """The messages, each as a JSON object."""
+        """Return the messages, each as a JSON object."""
         shown = [as_json(each) for each in received]
         if self._schema is None or not received:
             return shown
@@ -253,7 +256,7 @@ class _Decoder:
 
 
 def _schema_of(admin: Admin, topic: str) -> TopicSchema | None:
-    """The schema of a topic; None when it has none, or the caller may not look at it."""
+    """Return the schema of a topic, or None if it has none or the caller may not view the topic."""
     from ..backend import schemas
     from ..errors import ForbiddenError, MissingError, SchemaError
 
@@ -267,7 +270,7 @@ def _schema_of(admin: Admin, topic: str) -> TopicSchema | None:
 
 
 def as_json(received: Any) -> dict[str, Any]:
-    """A ReceivedMessage as a JSON object; `data` is text, or `dataBase64` has it."""
+    """Return a ReceivedMessage as a JSON object. `data` is its text. Otherwise `dataBase64` has it."""
     message = received.message
     found: dict[str, Any] = {"messageId": message.message_id, "publishTime": message.publish_time.isoformat()}
     if message.ordering_key:
@@ -286,7 +289,7 @@ def as_json(received: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A decoded value as JSON can say it: bytes in base64, times and decimals as text."""
+    """Return a decoded value in a form that JSON has: bytes in base64, times and decimals as text."""
     import base64
 
     if isinstance(value, dict):
@@ -299,7 +302,7 @@ def _plain(value: Any) -> Any:
 
 
 def print_message(message: dict[str, Any]) -> None:
-    """One message: a line about it, coloured, and its content; control characters are shown and not sent."""
+    """Print one message: a coloured line about it, and its content, with its control characters escaped."""
     about = [typer.style(_moment(message["publishTime"]), dim=True), typer.style(message["messageId"], fg="cyan")]
     if "orderingKey" in message:
         about.append(typer.style(f"[{printable(message['orderingKey'])}]", fg="magenta"))
@@ -317,18 +320,21 @@ def print_message(message: dict[str, Any]) -> None:
 
 
 def _moment(text: str) -> str:
-    """A time with milliseconds and its zone, UTC."""
+    """Return a time with milliseconds and its zone, UTC."""
     moment = datetime.datetime.fromisoformat(text).astimezone(datetime.UTC)
     return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
 def printable(text: str) -> str:
-    """The text with its control characters escaped: a payload must not drive a terminal."""
+    """Return the text with its control characters escaped: a payload must not drive a terminal."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _payloads(files: Sequence[Path], whole: bool) -> Iterator[bytes]:
-    """The payloads of files, or of standard input; an empty line is no message, for Pub/Sub takes none."""
+    """Yield the payloads of files, or of standard input.
+
+    An empty line is not a message, because Pub/Sub accepts none.
+    """
     try:
         for file in files:
             with file.open("rb") as opened:
@@ -344,7 +350,7 @@ def _lines(opened: Any) -> Iterator[bytes]:
 
 
 def _requests(payloads: Any) -> Iterator[list[bytes]]:
-    """The payloads in batches, each fit for one request."""
+    """Yield the payloads in batches, each fit for one request."""
     batch: list[bytes] = []
     size = 0
     for payload in payloads:
@@ -358,7 +364,7 @@ def _requests(payloads: Any) -> Iterator[list[bytes]]:
 
 
 def _encoded(admin: Admin, topic: str, payloads: Any) -> Iterator[bytes]:
-    """JSON objects encoded by the topic's schema: in the schema's own JSON encoding, or of plain values."""
+    """Yield JSON objects encoded by the topic's schema: in the schema's own JSON encoding, or of plain values."""
     import pyarrow as pa
 
     from ..backend import schemas
@@ -386,7 +392,7 @@ def _encoded(admin: Admin, topic: str, payloads: Any) -> Iterator[bytes]:
 
 
 def _plain_row(payload: bytes, kind: Any) -> Any | None:
-    """A JSON object of plain values (`"x"`, not `{"string": "x"}`) as a row of an Arrow type, None where it is none."""
+    """Return a JSON object of plain values (`"x"`, not `{"string": "x"}`) as a row of an Arrow type, or None."""
     import pyarrow as pa
 
     try:

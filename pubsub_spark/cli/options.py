@@ -12,7 +12,7 @@ from .output import print_json, print_table
 
 
 class Direction(StrEnum):
-    """The direction in which options are given: to a read or to a write."""
+    """The direction of options: of a read or of a write."""
 
     READING = "reading"
     WRITING = "writing"

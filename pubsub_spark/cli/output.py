@@ -1,6 +1,6 @@
 """The output of commands: JSON, a table, or the fields of a resource in lines.
 
-On a terminal tables are rich's, and long work has a progress bar. Into a pipe go columns of plain text, a row a line.
+On a terminal tables are rich's, and long work has a progress bar. A pipe gets columns of plain text, a row a line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def progress(steps: Iterable[T], what: str) -> Iterator[T]:
-    """The steps, with a progress bar on standard error where that is a terminal."""
+    """Yield the steps, with a progress bar on standard error if that is a terminal."""
     if not sys.stderr.isatty():
         yield from steps
         return
@@ -31,7 +31,7 @@ def progress(steps: Iterable[T], what: str) -> Iterator[T]:
 
 
 def as_dict(message: Any) -> dict[str, Any]:
-    """A protobuf message as its JSON object, with the field names of `gcloud --format=json`."""
+    """Return a protobuf message as its JSON object, with the field names of `gcloud --format=json`."""
     from google.protobuf.json_format import MessageToDict
 
     found: dict[str, Any] = MessageToDict(type(message).pb(message))
@@ -45,7 +45,7 @@ def print_json(value: Any) -> None:
 
 @contextmanager
 def printed_at_the_end(as_json: bool, done: Any) -> Iterator[None]:
-    """With `as_json`, prints what the block has added to `done`, also when an error ends it: so much is done."""
+    """With `as_json`, print the items that the block has added to `done`, also if an error ends it."""
     try:
         yield
     finally:
@@ -54,7 +54,7 @@ def printed_at_the_end(as_json: bool, done: Any) -> Iterator[None]:
 
 
 def table_of(heading: Sequence[str]) -> Table:
-    """A table for a terminal, without rows. A cell that does not fit goes on in the next line: names are never cut."""
+    """Return a table for a terminal, without rows. A long cell continues in the next line: names are never cut."""
     from rich.table import Column, Table
 
     return Table(*(Column(each, overflow="fold") for each in heading), box=None, header_style="bold")

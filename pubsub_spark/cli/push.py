@@ -9,7 +9,7 @@ import typer
 
 from .command import exit_with
 
-# Parameter -> its type; `push_endpoint` is the flag `--push-endpoint`.
+# Parameter -> its type (`push_endpoint` is the flag `--push-endpoint`).
 FLAGS: Mapping[str, Any] = {
     "push_endpoint": Annotated[
         str | None,
@@ -43,7 +43,10 @@ _NEEDS = {
 
 
 def config(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The field of Subscription that the flags set; empty without `--push-endpoint`. An update replaces all of it."""
+    """Return the field of Subscription that the flags set, empty without `--push-endpoint`.
+
+    An update replaces all of it.
+    """
     for flag, needed in _NEEDS.items():
         if given[flag] and not given[needed]:
             exit_with(f"`--{flag.replace('_', '-')}` needs `--{needed.replace('_', '-')}`.", 2)

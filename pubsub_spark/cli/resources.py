@@ -35,17 +35,20 @@ Columns = Mapping[str, Callable[[dict[str, Any]], str]]
 
 
 def field(name: str) -> Callable[[dict[str, Any]], str]:
-    """A function from a resource's JSON to one field of it, `-` where it is not set."""
+    """Return a function from a resource's JSON to one field of it, `-` if it is not set."""
     return lambda resource: str(resource.get(name, "-"))
 
 
 def short(name: str) -> Callable[[dict[str, Any]], str]:
-    """A function from a resource's JSON to the last part of a name in it, `-` where it is not set."""
+    """Return a function from a resource's JSON to the last part of a name in it, `-` if it is not set."""
     return lambda resource: str(resource.get(name, "-")).rpartition("/")[2]
 
 
 def group(collection: Collection, columns: Columns) -> App:
-    """The group of commands of a collection, with `list`, `describe` and `delete`; columns: of `list`, after the id."""
+    """Return the group of commands of a collection, with `list`, `describe` and `delete`.
+
+    columns: of `list`, after the id.
+    """
     one = collection[:-1]
     app = App(name=collection, help=f"List, describe, create, update and delete {collection}.")
 
@@ -95,9 +98,9 @@ def print_resource(resource: Any, service: Service) -> None:
 
 
 def create_each(service: Service, collection: Collection, wanted: Any, names: Sequence[str]) -> None:
-    """Create a resource of each name, and print it; in JSON one is an object, and several are an array.
+    """Create a resource of each name, and print it. In JSON one is an object, and several are an array.
 
-    wanted: what is the same for all.
+    wanted: the settings of all.
     """
     full = [service.full(each, collection) for each in names]
     created: list[dict[str, Any]] = []
@@ -119,9 +122,9 @@ def update_resource(
     labels: Mapping[str, Any],
     **cleared: bool,
 ) -> None:
-    """Change a resource and print it; the end of the command where no flag names anything to change.
+    """Change a resource and print it. End the command if no flag names anything to change.
 
-    message: the resource's type in `google.pubsub_v1`. fields: those that flags set. labels: what `LABEL_FLAGS` got.
+    message: the resource's type in `google.pubsub_v1`. fields: those that flags set. labels: values of `LABEL_FLAGS`.
     cleared: fields, and whether a `--clear-...` flag empties them.
     """
     full, fields, paths = service.full(name, collection), dict(fields), _paths(fields, cleared)
@@ -136,7 +139,7 @@ def update_resource(
 
 
 def _paths(fields: Mapping[str, Any], cleared: Mapping[str, bool]) -> set[str]:
-    """The paths of an update: what is set and what is emptied; never both."""
+    """Return the paths of an update: the fields to set or to empty, never both."""
     emptied = {name for name, is_cleared in cleared.items() if is_cleared}
     for name in sorted(emptied & fields.keys()):
         exit_with(f"`--clear-{name.replace('_', '-')}` and a flag that sets the same exclude each other.", 2)

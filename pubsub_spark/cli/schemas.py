@@ -1,6 +1,6 @@
-"""`pubsub-spark schemas`: list, describe, create, delete; revisions and their differences; validation.
+"""`pubsub-spark schemas`: list, describe, create, delete, revisions and their differences, validation.
 
-Names and flags are gcloud's, besides `diff`.
+Names and flags are gcloud's, except `diff`.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def validate_message(
 
 
 def _print_valid(service: Service, word: str) -> None:
-    """Print that the service has found nothing wrong; what it does find is an error."""
+    """Print that the service has found nothing wrong. A problem would be an error."""
     if service.as_json:
         print_json({"valid": True})
     else:
@@ -229,7 +229,7 @@ def diff(
 
 
 def _lines(kind: str, definition: str) -> list[str]:
-    """The lines of a definition; Avro's JSON is indented first, so that a line is a property."""
+    """Return the lines of a definition. Avro's JSON is indented first, so that a line is a property."""
     import json
 
     from ..schema.compiled_protobuf import readable

@@ -14,7 +14,7 @@ app = group("snapshots", {"topic": short("topic"), "expires": field("expireTime"
 
 
 def moment(text: str) -> datetime.datetime:
-    """The time that a text such as `2026-01-31T00:00:00Z` names; for typer's `parser`."""
+    """Return the time of a text such as `2026-01-31T00:00:00Z`, for typer's `parser`."""
     from ..declare import timestamp
 
     try:

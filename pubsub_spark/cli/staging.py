@@ -1,4 +1,4 @@
-"""`pubsub-spark staging`: look at and clean the staging area of streaming reads."""
+"""`pubsub-spark staging`: list and clean the staging area of streaming reads."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _fields(
     max_delay: float | None,
     **pushed: Any,
 ) -> dict[str, Any]:
-    """The fields of Subscription that the flags set."""
+    """Return the fields of Subscription that the flags set."""
     plain = {
         "ack_deadline_seconds": ack_deadline,
         "retain_acked_messages": retain_acked,
@@ -109,7 +109,7 @@ def _fields(
 
 
 def _period(text: str) -> float:
-    """The seconds of `--expiration-period`."""
+    """Return the seconds of `--expiration-period`."""
     try:
         return seconds(text)
     except typer.BadParameter:

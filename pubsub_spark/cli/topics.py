@@ -58,7 +58,7 @@ def _fields(
     last: str | None,
     regions: str | None,
 ) -> dict[str, Any]:
-    """The fields of Topic that the flags set."""
+    """Return the fields of Topic that the flags set."""
     found: dict[str, Any] = {}
     if retention is not None:
         found["message_retention_duration"] = datetime.timedelta(seconds=retention)
