@@ -81,8 +81,8 @@ class _Parts:
 class Emulator(EmulatorOptions):
     """An emulator of Pub/Sub: `with Emulator() as emulator:`, and point a client at `emulator.endpoint`.
 
-    `async with` starts and stops it without blocking the caller's event loop. docs/emulator.md lists the options. After
-    an exception on a background thread has ended the emulator, every method raises EmulatorFailedError.
+    `async with` starts and stops it without blocking the caller's event loop. docs/emulator-reference.md lists the
+    options. After an exception on a background thread has ended the emulator, every method raises EmulatorFailedError.
     """
 
     is_restored = False  # whether it began with the contents of its data directory

@@ -1,7 +1,7 @@
 """The options of an emulator, each declared once.
 
-`Emulator(...)`, `serve`, the flags of `pubsub-spark emulator` and the table of docs/emulator.md are made of these
-declarations.
+`Emulator(...)`, `serve`, the flags of `pubsub-spark emulator` and the table of docs/emulator-reference.md are made of
+these declarations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`/metrics` as Prometheus scrapes it, and what docs/emulator.md says of it."""
+"""`/metrics` as Prometheus scrapes it, and its table in docs/emulator-reference.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.conftest import ROOT
 from tests.rpc.conftest import SUB, Client, refused
 
-PAGE = (ROOT / "docs" / "emulator.md").read_text()
+PAGE = (ROOT / "docs" / "emulator-reference.md").read_text()
 
 
 def scrape(emulator, **headers):
@@ -67,7 +67,7 @@ def test_foreign_pages_cannot_read_metrics(emulator):
 
 
 def test_metrics_of_the_page_are_those_of_the_code(emulator):
-    """docs/emulator.md names every metric, and none that there is not."""
+    """docs/emulator-reference.md names every metric and no other."""
     [table] = re.findall(r"\| metric \|.*?\n\n", PAGE, re.DOTALL)
     cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     documented = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}

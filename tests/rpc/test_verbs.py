@@ -14,7 +14,7 @@ from pubsub_spark.emulator import Emulator
 from tests.conftest import ROOT
 from tests.rpc.conftest import SUB, TOPIC, Client
 
-PAGE = (ROOT / "docs" / "emulator.md").read_text()
+PAGE = (ROOT / "docs" / "emulator-reference.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_example_in_javascript_runs(recording):
 
 
 def test_verbs_of_the_page_are_those_of_the_code():
-    """docs/emulator.md has each verb with its HTTP method and its fields."""
+    """docs/emulator-reference.md has each verb with its HTTP method and its fields."""
     [table] = re.findall(r"\| verb \|.*?\n\n", PAGE, re.DOTALL)
     rows = re.findall(r"^\| `(GET|POST) (\w+)` \|(.*?)\|", table, re.MULTILINE)
     documented = {name: (method, re.findall(r"`(\w+)`", fields)) for method, name, fields in rows}

@@ -103,7 +103,7 @@ def anchors(document: Path) -> set[str]:
 RUN_BY_OTHERS = {
     "README.md": "spark/test_docs.py, rpc/test_cli_docs.py",
     "cli.md": "rpc/test_cli_docs.py",
-    "emulator.md": "rpc/test_emulator_docs.py",
+    "emulator-reference.md": "rpc/test_emulator_docs.py",
     "errors.md": "spark/test_docs.py",
     "index.md": "test_quick_start_is_the_readmes",
     "operations.md": "spark/test_read_features.py, spark/test_docs.py",
