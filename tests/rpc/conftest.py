@@ -1,4 +1,4 @@
-"""For every test over RPCs: a client that asks any RPC by name, and commands as processes; and what they are told."""
+"""Fixtures of tests over RPCs: a client that calls any RPC by name, and commands as processes with their output."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ROUTES = {route.rpc.rpartition(".")[2]: route for route in routes.routes()}
 
 
 class Client:
-    """Every RPC by name, arguments as fields of its request; and the frequent ones for short."""
+    """Every RPC by name, with arguments as fields of its request. Frequent ones have short forms."""
 
     def __init__(self, endpoint: str) -> None:
         self.channel = grpc.insecure_channel(endpoint, [("grpc.max_receive_message_length", -1)])
@@ -105,7 +105,7 @@ def refused(code: str, sentence: str = "") -> Iterator[Any]:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
-    """Wait for what other threads bring about."""
+    """Wait for the effect of other threads."""
     ends = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < ends, "it did not come about"
@@ -126,7 +126,7 @@ def options(emulator: Emulator, names: Names) -> ReadOptions:
 
 @pytest.fixture
 def query(emulator: Emulator, names: Names, options: ReadOptions, tmp_path: Path) -> Iterator[Engine]:
-    """A query on a plain subscription; not started."""
+    """Return a query on a plain subscription that is not started."""
     emulator.create_topic(names.topic)
     emulator.create_subscription(names.subscription, names.topic)
     engine = Engine(emulator, options, str(tmp_path), budget=Budget(10_000, 10**8))
@@ -137,13 +137,13 @@ def query(emulator: Emulator, names: Names, options: ReadOptions, tmp_path: Path
 
 @pytest.fixture
 def environment(emulator: Emulator) -> dict[str, str]:
-    """The variables of a shell that evaluated what `pubsub-spark emulator` prints."""
+    """Return the variables of a shell that evaluated the output of `pubsub-spark emulator`."""
     return {**os.environ, "PUBSUB_EMULATOR_HOST": emulator.endpoint, "GOOGLE_CLOUD_PROJECT": "my-project"}
 
 
 @pytest.fixture
 def run(environment: dict[str, str]) -> Run:
-    """`run(word, ..., code=0, stdin="")` is what the command said; it ended with that code."""
+    """`run(word, ..., code=0, stdin="")` returns the command's output and asserts that its exit code is `code`."""
 
     def run(*words: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
         ended = subprocess.run([*COMMAND, *words], input=stdin, capture_output=True, text=True, env=environment)

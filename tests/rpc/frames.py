@@ -1,4 +1,4 @@
-"""A gRPC client that speaks in HTTP/2 frames, for what no gRPC library would do."""
+"""A gRPC client that speaks in HTTP/2 frames, to do things that no gRPC library would do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class FrameClient:
-    """One connection, with a window of 64 KB that it widens only when it is told to."""
+    """One connection, with a window of 64 KB that it widens only on request."""
 
     def __init__(self, endpoint: str) -> None:
         host, _, port = endpoint.rpartition(":")

@@ -12,7 +12,7 @@ from tests.conftest import Names
 from tests.engine import CrashError, Engine, until
 
 BOUND = 20.0
-LEASE = 601.0  # seconds; longer than any lease
+LEASE = 601.0  # seconds, longer than any lease
 MANY = [f"m{n}" for n in range(1500)]  # half as many again as the driver stream buffers
 
 
@@ -27,7 +27,7 @@ def run_until(query: Engine, rows: int) -> None:
 
 
 def acked(query: Engine, count: int) -> None:
-    """Trigger until so many messages are acknowledged. An idle query acknowledges too."""
+    """Trigger until `count` messages are acknowledged. An idle query also acknowledges."""
 
     def enough() -> bool:
         query.trigger()

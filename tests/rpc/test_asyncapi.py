@@ -48,7 +48,7 @@ def test_apply_creates_and_a_second_run_changes_nothing(emulator: Emulator):
 
 
 def test_export_is_what_apply_would_make(emulator: Emulator, tmp_path: Path):
-    """The document of what exists changes nothing where it is from, and makes the same elsewhere."""
+    """The document of existing resources changes nothing in its own project, and creates the same ones elsewhere."""
     host = {"PUBSUB_EMULATOR_HOST": emulator.endpoint}
     assert 0 == run("apply", EXAMPLE, **host).returncode
     exported = tmp_path / "exported.yaml"
@@ -104,7 +104,7 @@ def test_change_of_the_document_is_an_update(emulator: Emulator, tmp_path: Path)
 
 
 def test_conflict_and_refusal_are_sentences(emulator: Emulator):
-    """What cannot be changed is one sentence and nothing is done. What the service refuses says what was done."""
+    """An impossible change is one error, and nothing is done. If the service refuses, the error lists the changes."""
     host = {"PUBSUB_EMULATOR_HOST": emulator.endpoint}
     emulator.create_topic("projects/p/topics/other")
     emulator.create_subscription("projects/p/subscriptions/flight-departures-to-table", "projects/p/topics/other")
@@ -123,7 +123,7 @@ def test_conflict_and_refusal_are_sentences(emulator: Emulator):
 
 
 def test_wrong_document_creates_nothing(emulator: Emulator, tmp_path: Path):
-    """All that is wrong with a document is told, with its lines, and nothing is created."""
+    """All errors of a document are reported, with their lines, and nothing is created."""
     wrong = tmp_path / "api.yaml"
     text = EXAMPLE.read_text().replace("source: nyc", "source: 8")
     wrong.write_text(text.replace("team: flights", "team: 7").replace("encoding: binary", "encoding: xml"))
@@ -139,7 +139,7 @@ def test_wrong_document_creates_nothing(emulator: Emulator, tmp_path: Path):
 
 
 def test_emulator_begins_with_a_document(tmp_path: Path):
-    """`pubsub-spark emulator --config` takes an AsyncAPI document, too."""
+    """`pubsub-spark emulator --config` also accepts an AsyncAPI document."""
     given = {**os.environ, "PYTHONPATH": str(ROOT), "GOOGLE_CLOUD_PROJECT": "p"}
     process = subprocess.Popen(
         [*COMMAND, "emulator", "--port", "0", "--config", str(EXAMPLE)], env=given, text=True, stdout=subprocess.PIPE

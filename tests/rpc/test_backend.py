@@ -34,7 +34,7 @@ from tests.rpc.token_server import serving
 
 CALLER = "reader@test-project.iam.gserviceaccount.com"
 
-# What the connector does with a backend, once each: look, publish, pull, extend, acknowledge.
+# Each call of the connector to a backend, once: look, publish, pull, extend, acknowledge.
 CLIENT = """
 import json, sys, threading
 from google.pubsub_v1 import types
@@ -68,7 +68,7 @@ with backend.connect() as connection:
     connection.acknowledge(subscription, ack.SerializeToString(), 10).result()
 """
 
-# A call that has no token, under a root handler; prints its error.
+# A call that has no token, under a root handler. It prints its error.
 WITHOUT_TOKEN = """
 import json, logging, sys
 from pubsub_spark.backend import from_options
@@ -97,7 +97,7 @@ CALLS = {
 
 @dataclass
 class Cloud:
-    """An emulator that serves TLS, and what a client must trust."""
+    """An emulator that serves TLS, and the certificate that a client must trust."""
 
     emulator: Emulator
     authority: Path
@@ -241,7 +241,7 @@ def test_key_as_databricks_gives_it(cloud: Cloud, names: Names, key: rsa.RSAPriv
 def test_application_default_credentials(
     cloud: Cloud, names: Names, key: rsa.RSAPrivateKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """The credentials are those of the machine where no option gives any."""
+    """The credentials are those of the machine if no option names any."""
     path = tmp_path / "key.json"
     path.write_text(account(key))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
@@ -336,7 +336,7 @@ def test_an_emulator_that_is_called_with_tls(emulator: Emulator, names: Names, k
 
 
 def test_no_credentials_are_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """A credentials file that is not there: which endpoint it was for, and what to give."""
+    """The error of a missing credentials file names its endpoint and the options to set."""
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "missing.json"))
 
     with pytest.raises(
@@ -347,7 +347,7 @@ def test_no_credentials_are_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.filterwarnings("ignore:The load_credentials:DeprecationWarning")
 def test_a_key_that_is_none_is_said_in_a_sentence():
-    """Given by an option: the reason, no Python in it, and no advice to give another option."""
+    """The error of credentials in options has the reason, no Python, and no advice to set another option."""
     given = {"projectId": "p", "subscriptionId": "sub", "clientEmail": "a@b", "privateKey": "no key"}
 
     with pytest.raises(ForbiddenError, match=r"No usable credentials for .*: Unable to load PEM file\.") as raised:
@@ -358,7 +358,7 @@ def test_a_key_that_is_none_is_said_in_a_sentence():
 
 
 def test_what_the_service_says_ends_the_sentence(emulator: Emulator, names: Names):
-    """Google's details have a full stop or not. What is said behind them begins anew."""
+    """Google's details may end with a full stop. The text after them starts a new sentence."""
     emulator.fail("GetTopic", "INVALID_ARGUMENT")
     with EmulatorBackend(emulator.endpoint, 5).connect() as connection, pytest.raises(ResourceError, match=r"[^.]\.$"):
         connection.admin.topic(names.topic)

@@ -69,7 +69,7 @@ class Bigtable:
         call = self.channel.unary_stream("/google.bigtable.v2.Bigtable/ReadRows")
         found, family, qualifier = [], "", ""
         for raw in call(request.SerializeToString(), timeout=10):
-            for chunk in self._message("ReadRowsResponse").FromString(raw).chunks:  # what repeats is left out
+            for chunk in self._message("ReadRowsResponse").FromString(raw).chunks:  # repeated fields are left out
                 family = chunk.family_name.value if chunk.HasField("family_name") else family
                 qualifier = chunk.qualifier.value.decode() if chunk.HasField("qualifier") else qualifier
                 found.append((family, qualifier, chunk.value))
@@ -114,7 +114,7 @@ def state(client: Client) -> str:
 
 
 def test_messages_become_rows(bigtable: Bigtable, emulator: Emulator, client: Client):
-    """Each message is a row, with its metadata where they are asked for."""
+    """Each message is a row, with its metadata if the subscription asks for it."""
     table = bigtable.create("plain", "data", "pubsub_metadata")
     subscribe(emulator, table, write_metadata=True)
     ids = emulator.publish(TOPIC, b"a", b"\xff")
@@ -137,7 +137,7 @@ def test_fields_become_columns(bigtable: Bigtable, emulator: Emulator):
 
 
 def test_tables_that_cannot_be_written_are_states(bigtable: Bigtable, emulator: Emulator, client: Client):
-    """A missing table is PERMISSION_DENIED, as documented, one without the family `data` SCHEMA_MISMATCH; both hold."""
+    """A missing table is PERMISSION_DENIED, as documented, one without the family `data` SCHEMA_MISMATCH. Both hold."""
     subscribe(emulator, f"{INSTANCE}/tables/none")
     emulator.publish(TOPIC, b"a")
     wait_until(lambda: "PERMISSION_DENIED" == state(client))

@@ -55,7 +55,7 @@ def test_emulator_serves_until_told_to_stop(process: subprocess.Popen[str], endi
 
 
 def test_an_address_that_cannot_be_had_says_why():
-    """A port that is taken is one reason, an address of another machine is another (192.0.2.1 is nobody's)."""
+    """A port that is taken is one reason, an address of another machine is another (192.0.2.1 is no machine's)."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for host, reason in (("127.0.0.1", "Address already in use"), ("192.0.2.1", "Cannot assign requested address")):

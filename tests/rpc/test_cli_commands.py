@@ -1,4 +1,4 @@
-"""Each command on messages and positions, as a process against the emulator: output, JSON, exit code; and errors."""
+"""Each command on messages and positions, as a process against the emulator: output, JSON, exit code and errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_publish_takes_lines_and_files(run: Run, emulator: Emulator, tmp_path: P
 
 
 def test_publish_of_much_shows_its_progress(emulator: Emulator, environment: dict[str, str]):
-    """On a terminal there is a progress bar on standard error, which is gone at the end; the ids stand alone."""
+    """On a terminal standard error shows a progress bar, which is gone at the end. The ids are the only output."""
     emulator.create_topic(TOPIC)
     terminal, there = pty.openpty()
     command = [*COMMAND, "publish", "flights", "--json"]
@@ -56,7 +56,7 @@ def test_publish_of_much_shows_its_progress(emulator: Emulator, environment: dic
 
 
 def test_json_says_what_was_done_before_an_error(run: Run, emulator: Emulator):
-    """Of several deletions, or requests of messages, the first of which succeed, the JSON has those."""
+    """If only the first of several deletions, or requests of messages, succeed, the JSON has those."""
     emulator.create_topic(TOPIC)
     emulator.create_subscription(SUB, TOPIC)
     lines = "\n".join([*map(str, range(1000)), "x" * 10_000_001])
@@ -69,7 +69,7 @@ def test_json_says_what_was_done_before_an_error(run: Run, emulator: Emulator):
 
 
 def shown_on(terminal: int) -> str:
-    """What was written to a terminal that nobody else has open any more."""
+    """Return the output written to a terminal that no other process has open any more."""
     shown = b""
     with contextlib.suppress(OSError):  # the end of a terminal
         while read := os.read(terminal, 65536):
@@ -79,7 +79,7 @@ def shown_on(terminal: int) -> str:
 
 
 def test_names_are_whole_on_a_narrow_terminal(emulator: Emulator, environment: dict[str, str]):
-    """What does not fit into a column goes on in its next line: a name that is cut off names nothing."""
+    """Text that does not fit into a column continues in its next line, because a truncated name is useless."""
     name = "a-subscription-whose-name-is-longer-than-its-column"
     emulator.create_topic(TOPIC)
     emulator.create_subscription(f"projects/my-project/subscriptions/{name}", TOPIC)
@@ -134,7 +134,7 @@ def test_pull_after_the_topic_was_deleted(run: Run, emulator: Emulator):
 
 
 def test_tail_of_a_topic_takes_nothing(run: Run, emulator: Emulator, environment: dict[str, str]):
-    """`tail TOPIC` shows a copy of what is published, leaves other subscriptions alone, and its own goes at the end."""
+    """`tail TOPIC` shows copies of published messages, leaves other subscriptions alone and deletes its own."""
     emulator.create_topic(TOPIC)
     emulator.create_subscription(SUB, TOPIC)
     command = [*COMMAND, "tail", "flights", "--json"]
@@ -155,7 +155,7 @@ def test_tail_of_a_topic_takes_nothing(run: Run, emulator: Emulator, environment
 
 
 def test_tail_of_a_service_that_is_lost_ends_when_it_is_told_to(environment: dict[str, str]):
-    """Ctrl-C ends `tail` within seconds, and not after all the retries, where its subscription cannot be deleted."""
+    """If its subscription cannot be deleted, Ctrl-C ends `tail` within seconds instead of after all the retries."""
     with Emulator() as service:
         service.create_topic(TOPIC)
         command = [*COMMAND, "tail", "flights", "--endpoint", service.endpoint]
@@ -170,7 +170,7 @@ def test_tail_of_a_service_that_is_lost_ends_when_it_is_told_to(environment: dic
 
 
 def test_tail_of_a_subscription_that_is_taken_for_a_topic(run: Run, emulator: Emulator):
-    """The error says which option follows a subscription, where there is one of that id and no topic."""
+    """The error says which option follows a subscription, if only a subscription has that id."""
     emulator.create_topic(TOPIC)
     emulator.create_subscription(SUB, TOPIC)
 
@@ -342,7 +342,7 @@ def test_what_cannot_be_done_is_one_sentence(run: Run, words: list[str], code: i
 
 
 def test_staging(run: Run, tmp_path: Path):
-    """A stream's files are listed and removed; of nothing `ls` says so and ends with 1."""
+    """A stream's files are listed and removed. If it has no files, `ls` says so and ends with 1."""
     staging = Staging(open_store(str(tmp_path)), SUB, "mine")
     staging.write_token()
     staging.create("1/part-0", [b"a part"])
@@ -367,7 +367,7 @@ def test_options_are_listed(run: Run):
 
 
 def test_completion_knows_the_commands():
-    """A shell that asks how `pubsub-spark top` goes on is told `topics`."""
+    """A shell that asks for completions of `pubsub-spark top` gets `topics`."""
     asked = {"_PUBSUB_SPARK_COMPLETE": "complete_bash", "COMP_WORDS": "pubsub-spark top", "COMP_CWORD": "1"}
     code = "from pubsub_spark.cli import app; app(prog_name='pubsub-spark')"
     ended = subprocess.run([sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True)

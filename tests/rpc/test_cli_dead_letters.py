@@ -1,4 +1,4 @@
-"""`pubsub-spark dead-letters` as a process against the emulator: what is counted, shown, published again, and kept."""
+"""`pubsub-spark dead-letters` as a process against the emulator: messages counted, shown, published again and kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Bury = Callable[..., None]
 
 @pytest.fixture
 def bury(client: Client, emulator: Emulator) -> Bury:
-    """Publish messages to TOPIC and nack them until its dead-letter policy has moved them; OTHER gets redriven ones."""
+    """Publish messages to TOPIC and nack them until its dead-letter policy has moved them. OTHER gets redriven ones."""
     emulator.create_topic(GRAVE)
     emulator.create_subscription(DEAD, GRAVE)
     emulator.create_topic(TOPIC)
@@ -43,7 +43,7 @@ def bury(client: Client, emulator: Emulator) -> Bury:
 
 
 def letter_of_connector(emulator: Emulator, **columns: Any) -> None:
-    """Publish to GRAVE what the connector publishes for a message of SUB that it cannot decode."""
+    """Publish to GRAVE the dead letter that the connector publishes for a message of SUB that it cannot decode."""
     message = {"message_id": "m1", "publish_time": 0, "ordering_key": "", "delivery_attempt": 0, "attributes": []}
     message |= columns
     arrays = [pa.array([message[field.name]], field.type) for field in MESSAGES]
@@ -71,7 +71,7 @@ def test_redrive_of_letters_of_a_policy(run: Run, emulator: Emulator, bury: Bury
 
 
 def test_redrive_of_letters_of_the_connector(run: Run, emulator: Emulator, bury: Bury):
-    """The ordering key comes from its attribute; `--to` names another topic; a cut message stays, with the reason."""
+    """The ordering key comes from its attribute. `--to` names another topic. A cut message stays, with the reason."""
     bury()
     letter_of_connector(emulator, data=b"a", attributes=[("k", "v")], ordering_key="key")
     letter_of_connector(emulator, data=b"b" * 9_000_001)
@@ -84,7 +84,7 @@ def test_redrive_of_letters_of_the_connector(run: Run, emulator: Emulator, bury:
 
 
 def test_what_cannot_be_redriven_stays(run: Run, emulator: Emulator, bury: Bury):
-    """A message that is no dead letter, and one whose subscription is gone, are left, and all is given back."""
+    """A message that is no dead letter, and one whose subscription is gone, are left, and all are nacked."""
     bury({"data": b"a"})
     emulator.publish(GRAVE, b"stray")
     run("subscriptions", "delete", SUB)
@@ -129,7 +129,7 @@ def test_limit_counts_what_is_redriven(run: Run, emulator: Emulator, bury: Bury)
 
 
 def test_ls_and_show(run: Run, emulator: Emulator, bury: Bury):
-    """Dead letters are counted by reason and source, and shown as their publishers made them; all are given back."""
+    """Dead letters are counted by reason and source, and shown as their publishers made them. All are nacked."""
     bury({"data": b"a", "attributes": {"k": "v"}}, {"data": b"b", "ordering_key": "o"})
     letter_of_connector(emulator, data=b"c", ordering_key="p")
 
@@ -197,7 +197,7 @@ def test_a_message_that_dies_again_stays(run: Run, emulator: Emulator, bury: Bur
 
 
 def test_interrupted_redrive_loses_nothing(emulator: Emulator, environment: dict[str, str], bury: Bury):
-    """Ctrl-C ends a slow redrive with its counts: what was published is acknowledged, the rest is given back."""
+    """Ctrl-C ends a slow redrive with its counts: published messages are acknowledged, the others are nacked."""
     bury(*(b"%d" % n for n in range(20)))
     command = [*COMMAND, "dead-letters", "redrive", DEAD, "--rate", "1", "--json"]
     with subprocess.Popen(

@@ -19,7 +19,7 @@ from tests.rpc.conftest import SUB, TOPIC, Client
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The folder of the state files; what still runs at the end is killed."""
+    """Yield the folder of the state files. Emulators that still run at the end are killed."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.delenv("PUBSUB_EMULATOR_HOST", raising=False)
     folder = tmp_path / "pubsub-spark"
@@ -144,7 +144,7 @@ def test_status_shows_the_emulator_at_the_endpoint(state: Path, emulator: Emulat
 
 
 def test_emulator_that_does_not_start_says_everything(state: Path, tmp_path: Path):
-    """All that is wrong with a document is told, and not its last line alone."""
+    """All errors of a document are reported, instead of only its last line."""
     document = tmp_path / "api.yaml"
     document.write_text("asyncapi: 3.0.0\nchannels: {a: 1, b: 2}\n")
     code, _, said = run("start", "--port", "0", "--config", str(document))

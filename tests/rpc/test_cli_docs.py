@@ -1,4 +1,4 @@
-"""docs/cli.md: its blocks run, and it names every command; the resources of the README's examples."""
+"""docs/cli.md: its blocks run, and it names every command. Also the resources of the README's examples."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pubsub-spark() {{ {shlex.quote(sys.executable)} -c 'from pubsub_spark.cli import
 
 
 def test_blocks_run_in_their_order(emulator: Emulator, tmp_path: Path):
-    """Each command of the page succeeds; what the first ones create the last ones delete."""
+    """Each command of the page succeeds, and the last ones delete the resources that the first ones create."""
     environment = {**os.environ, "PUBSUB_EMULATOR_HOST": emulator.endpoint, "GOOGLE_CLOUD_PROJECT": "my-project"}
     environment["PYSPARK_PYTHON"] = sys.executable
     environment["TMPDIR"] = str(tmp_path)
@@ -77,10 +77,10 @@ def commands(group: Any, before: str = "pubsub-spark") -> list[str]:
 
 
 def test_every_command_is_on_the_page():
-    """A command that the page does not show, or say in a sentence, is missing from it."""
+    """A command that the page neither shows nor mentions is missing from it."""
     group = typer.main.get_command(app)
     assert hasattr(group, "commands")
-    # The four families have the same three; one of each family is shown.
+    # The four families have the same three. One of each family is shown.
     shown = {*re.findall(r"pubsub-spark [a-z-]+(?: [a-z-]+)?", PAGE)}
     alike = {
         f"pubsub-spark {family} {verb}"

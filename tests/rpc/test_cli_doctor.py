@@ -1,4 +1,4 @@
-"""`pubsub-spark doctor` as a process of its own, without Spark; tests/spark/test_doctor.py starts it."""
+"""`pubsub-spark doctor` as a process of its own, without Spark. tests/spark/test_doctor.py starts it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPIC, SUB = "projects/my-project/topics/flights", "projects/my-project/subscrip
 
 @pytest.fixture
 def environment(emulator: Emulator) -> dict[str, str]:
-    """A shell in which everything is right."""
+    """A shell with a correct environment."""
     emulator.create_topic(TOPIC)
     emulator.create_subscription(SUB, TOPIC)
     return {
@@ -35,13 +35,13 @@ def environment(emulator: Emulator) -> dict[str, str]:
 
 
 def doctor(environment: dict[str, str], *words: str) -> tuple[int, dict[str, dict[str, str]]]:
-    """The exit code, and the findings by what was checked."""
+    """Return the exit code, and the findings by check."""
     ended = subprocess.run([*COMMAND, "--json", *words], capture_output=True, text=True, env=environment, check=False)
     return ended.returncode, {each["check"]: each for each in json.loads(ended.stdout)}
 
 
 def test_everything_is_right(environment: dict[str, str], emulator: Emulator, tmp_path: Path):
-    """Nothing wrong ends with 0; a message goes out and in, and nothing that was made for it is left."""
+    """A run without findings ends with 0. A message goes out and in, and no resource of the check is left."""
     words = ("--subscription", "all", "--option", f"stagingLocation={tmp_path}", "--try")
     code, found = doctor(environment, *words)
 
@@ -109,7 +109,7 @@ def test_what_is_wrong_has_a_remedy(environment: dict[str, str], tmp_path: Path)
 
 
 def test_rows_come_while_checks_run(environment: dict[str, str], tmp_path: Path):
-    """On a terminal what is found is shown while another check runs, and that one is named."""
+    """On a terminal findings are shown while another check runs, and that check is named."""
     gate, python = tmp_path / "gate", tmp_path / "python"
     os.mkfifo(gate)
     python.write_text(f'#!/bin/sh\ncat "{gate}"\nexec "{sys.executable}" "$@"\n')
@@ -134,7 +134,7 @@ def test_rows_come_while_checks_run(environment: dict[str, str], tmp_path: Path)
 
 
 def test_table_has_no_colour_in_a_pipe(environment: dict[str, str]):
-    """The table is plain text where it is no terminal."""
+    """The table is plain text if the output is no terminal."""
     ended = subprocess.run(COMMAND, capture_output=True, text=True, env=environment, check=True)
 
     assert "\x1b" not in ended.stdout + ended.stderr

@@ -32,7 +32,7 @@ def test_topics(run: Run, emulator: Emulator):
 
 
 def test_several_are_created_at_once(run: Run, emulator: Emulator):
-    """Each name is a resource with the settings of the flags; those before one that fails are told."""
+    """Each name is a resource with the settings of the flags. Those before one that fails are reported."""
     topics = said(run, "topics", "create", "flights", "trains", "--labels", "team=data")
     subscriptions = run("subscriptions", "create", "all", "some", "--topic", "flights").stdout
     failed = run("topics", "create", "ships", "trains", "--json", code=1)
@@ -70,7 +70,7 @@ def test_what_is_of_another_project(run: Run, emulator: Emulator):
 
 
 def test_error_names_the_resource_that_is_missing(run: Run, emulator: Emulator):
-    """Of a command on what exists the error names the other resource, or the revision, that does not."""
+    """The error of a command on an existing resource names the other resource, or the revision, that does not exist."""
     emulator.create_topic(TOPIC)
     emulator.create_subscription(SUB, TOPIC)
     run("schemas", "create", "record", "--type", "avro", "--definition", RECORD % "")
@@ -88,7 +88,7 @@ def test_error_names_the_resource_that_is_missing(run: Run, emulator: Emulator):
 
 
 def test_push(run: Run, emulator: Emulator):
-    """A push subscription has the token and the format of the flags; an update of its endpoint replaces them."""
+    """A push subscription has the token and the format of the flags. An update of its endpoint replaces them."""
     emulator.create_topic(TOPIC)
     created = said(
         run, "subscriptions", "create", "all", "--topic", "flights", "--push-endpoint", "http://127.0.0.1:9/a",
@@ -132,7 +132,7 @@ def test_exports(run: Run, emulator: Emulator):
 
 
 def test_subscriptions(run: Run, emulator: Emulator):
-    """A subscription has the settings of the flags; those that an update does not name stay."""
+    """A subscription has the settings of the flags. An update leaves all settings that it does not name."""
     emulator.create_topic(TOPIC)
     emulator.create_topic("projects/my-project/topics/dead")
     created = said(
@@ -159,7 +159,7 @@ def test_subscriptions(run: Run, emulator: Emulator):
 
 
 def test_schemas(run: Run, tmp_path: Path):
-    """A schema is created from a file; a revision is committed, listed, compared; an incompatible one is refused."""
+    """A schema is created from a file. A revision is committed, listed and compared. An incompatible one is refused."""
     (tmp_path / "r.avsc").write_text(RECORD % "")
     first = said(run, "schemas", "create", "record", "--type", "avro", "--definition-file", str(tmp_path / "r.avsc"))
     second = said(run, "schemas", "commit", "record", "--type", "avro", "--definition", RECORD % OPTIONAL)
@@ -180,7 +180,7 @@ def test_schemas(run: Run, tmp_path: Path):
 
 
 def test_schema_revisions(run: Run):
-    """A rollback commits the old definition again; a revision can be deleted."""
+    """A rollback commits the old definition again. A revision can be deleted."""
     one = said(run, "schemas", "create", "record", "--type", "avro", "--definition", RECORD % "")["revisionId"]
     two = said(run, "schemas", "commit", "record", "--definition", RECORD % OPTIONAL)["revisionId"]
     three = said(run, "schemas", "rollback", "record", "--revision-id", one)
@@ -220,7 +220,7 @@ def test_validation_of_messages(run: Run):
 
 
 def test_a_list_has_a_limit(run: Run, emulator: Emulator):
-    """`--limit` is how many resources are listed at the most."""
+    """`--limit` is the maximum number of listed resources."""
     for each in "abc":
         emulator.create_topic(f"projects/my-project/topics/flights-{each}")
 
@@ -228,7 +228,7 @@ def test_a_list_has_a_limit(run: Run, emulator: Emulator):
 
 
 def test_snapshots_and_seek(run: Run, emulator: Emulator):
-    """What was acknowledged after a snapshot comes again when a subscription is moved to it."""
+    """Messages acknowledged after a snapshot are redelivered when a subscription is moved to it."""
     emulator.create_topic(TOPIC)
     emulator.create_subscription(SUB, TOPIC, retain_acked_messages=True)
     emulator.publish(TOPIC, b"one")

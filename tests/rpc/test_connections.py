@@ -1,4 +1,4 @@
-"""What a connection does with calls: grpc's own client, and clients that no library would be, against the emulator."""
+"""Calls on a connection: grpc's own client, and clients unlike any library, against the emulator."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def deliveries(emulator):
 
 
 def test_compressed_requests_are_read(emulator):
-    """gRPC clients compress when they are told to."""
+    """gRPC clients can compress their requests."""
     with grpc.insecure_channel(emulator.endpoint, compression=grpc.Compression.Gzip) as channel:
         publish = channel.unary_unary("/google.pubsub.v1.Publisher/Publish")
         publish(protos.PublishRequest(topic=TOPIC, messages=[{"data": b"x" * 5000}]).SerializeToString(), timeout=10)
@@ -122,7 +122,7 @@ def test_calls_of_one_connection_do_not_wait_for_each_other(emulator, client):
 
 
 def test_pull_that_was_cancelled_takes_nothing(emulator, client):
-    """A Pull whose client has left takes no message; the next client gets it."""
+    """A Pull whose client has left takes no message. The next client gets it."""
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=60)
     wait_until(lambda: emulator._running.engine.broker.subscriptions[SUB].consumers.connected)
     waiting.cancel()
@@ -133,7 +133,7 @@ def test_pull_that_was_cancelled_takes_nothing(emulator, client):
 
 
 def test_pull_whose_time_is_short_answers_in_time(emulator, client):
-    """A Pull with a short deadline is answered without messages before its client gives up."""
+    """A Pull with a short deadline is answered without messages before its client's deadline."""
     begin = time.monotonic()
     pull = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull")
 
@@ -282,7 +282,7 @@ def test_http2_that_is_no_grpc_is_reset(raw):
     ],
 )
 def test_body_that_is_no_request_is_refused(raw, messages, status):
-    """A body that is no request is refused with a status, and the connection goes on."""
+    """A body that is no request is refused with a status, and the connection continues."""
     raw.headers(PULL)
     raw.flush()
     for each in messages:
@@ -307,7 +307,7 @@ def test_second_message_of_a_unary_call_is_refused(emulator):
 
 
 def test_broken_connection_is_ended(emulator, raw):
-    """When a connection breaks, its streams and waiting calls end, too."""
+    """When a connection breaks, its streams and waiting calls also end."""
     raw.call(STREAMING_PULL, opening(), end=False)
     wait_until(lambda: 1 == emulator.streams())
     raw.socket.sendall(b"\0\0\1\4\0\0\0\0\0x")  # SETTINGS of one byte
@@ -317,7 +317,7 @@ def test_broken_connection_is_ended(emulator, raw):
 
 
 def test_stream_whose_sending_thread_fails_ends(emulator, client, monkeypatch, caplog):
-    """A stream ends when its sending task fails, as any other call does, and its messages go to somebody else."""
+    """A stream ends when its sending task fails, as any other call does, and another client gets its messages."""
 
     def fail(*_: object) -> bytes:
         raise ZeroDivisionError
@@ -350,7 +350,7 @@ def test_stop_does_not_wait_for_a_client_that_does_not_read(emulator, raw):
 
 
 def test_stop_tells_streams_and_waiting_pulls(emulator, client):
-    """UNAVAILABLE for the stream; the Pull has an answer without messages."""
+    """UNAVAILABLE for the stream. The Pull has an answer without messages."""
     stream = client.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(
         held_open(opening()), timeout=30
     )
@@ -467,7 +467,7 @@ def test_processes_are_started_beside_an_emulator():
 
 
 def read_frames(raw: FrameClient, until: type, stream: int) -> list[tuple[type, int]]:
-    """The kinds of the events until one of a stream, each with its stream; PINGs are left unanswered."""
+    """Return the kinds of the events until one of a stream, each with its stream. PINGs are left unanswered."""
     found: list[tuple[type, int]] = []
     while (until, stream) not in found:
         found += [(type(each), getattr(each, "stream_id", 0)) for each in raw.h2.receive_data(raw.socket.recv(65_536))]

@@ -65,7 +65,7 @@ def ask(emulator: Emulator, method: str, path: str, **headers: str) -> tuple[int
 
 
 def test_preflight_and_answer_name_the_site():
-    """The preflight of an allowed site is answered, and so is its request; another site is refused."""
+    """The preflight of an allowed site is answered, and so is its request. Another site is refused."""
     asks = {"Access_Control_Request_Method": "PATCH", "Access_Control_Request_Headers": "authorization,x-goog-a"}
     with Emulator(allow_origins=[SITE]) as emulator:
         emulator.create_topic(TOPIC[4:])
@@ -91,7 +91,7 @@ def test_no_site_is_allowed_by_default():
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 @pytest.mark.parametrize("is_allowed", [True, False])
 def test_page_of_another_origin_calls_the_api(site, is_allowed):
-    """In Chromium a page of an allowed site uses the API and the verbs; one of another site gets nothing."""
+    """In Chromium a page of an allowed site uses the API and the verbs. A page of another site gets nothing."""
     playwright = pytest.importorskip("playwright.sync_api")
     allowed = [site] if is_allowed else ["http://localhost:1"]
     with Emulator(allow_origins=allowed) as emulator, playwright.sync_playwright() as running:

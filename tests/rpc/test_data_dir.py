@@ -45,7 +45,7 @@ def write_base(folder: Path) -> None:
 
 
 def test_states_follow_the_services_of_each_start(tmp_path: Path):
-    """An export whose storage is not given any more is RESOURCE_ERROR, and ACTIVE when it is given again."""
+    """An export whose storage is no longer configured is RESOURCE_ERROR, and ACTIVE when it is configured again."""
     root = tmp_path / "root"
     (root / "bucket").mkdir(parents=True)
     export = {"cloud_storage_config": {"bucket": "bucket"}}
@@ -148,7 +148,7 @@ def test_a_second_emulator_on_a_directory_is_one_sentence(tmp_path: Path):
 
 
 def test_a_seed_file_is_for_an_empty_directory(tmp_path: Path):
-    """What was deleted since the first start does not come again with the second."""
+    """Resources deleted since the first start do not return with the second."""
     seed = tmp_path / "seed.yaml"
     seed.write_text("project: p\ntopics: {news: {}, other: {}}\n")
     command = [*COMMAND, "--data-dir", str(tmp_path / "data"), "--fsync", "never", "--config", str(seed)]

@@ -17,7 +17,7 @@ from tests.rpc.conftest import OTHER, SUB, TOPIC, keyed, refused
 
 
 def reasons(error):
-    """The ErrorInfo's reason and what it says of each ack id."""
+    """Return the ErrorInfo's reason and its entry of each ack id."""
     [detail] = rpc_status.from_call(error.value).details
     info = error_details_pb2.ErrorInfo()
     assert detail.Unpack(info)
@@ -49,7 +49,7 @@ def test_exactly_once_failure_names_the_failed_and_acks_the_rest(client, emulato
 
 @pytest.mark.parametrize("verb", ["ack", "modack"])
 def test_exactly_once_expiry_is_judged_at_the_request(client, emulator, subscribe, verb):
-    """An id is stale the moment its deadline has passed, though nobody has pulled since."""
+    """An id is stale the moment its deadline has passed, even without a pull since."""
     subscribe(enable_exactly_once_delivery=True)
     emulator.publish(TOPIC, b"a")
     [received] = client.pull()
@@ -62,7 +62,7 @@ def test_exactly_once_expiry_is_judged_at_the_request(client, emulator, subscrib
 
 
 def test_exactly_once_holds_messages_while_outstanding(client, emulator, subscribe):
-    """While its deadline has not passed, a message is not delivered again; prolonged, it is not either."""
+    """Before its deadline has passed, a message is not delivered again. Nor is it if the deadline is prolonged."""
     subscribe(enable_exactly_once_delivery=True)
     emulator.publish(TOPIC, b"a")
     [received] = client.pull()
@@ -79,7 +79,7 @@ def test_exactly_once_holds_messages_while_outstanding(client, emulator, subscri
 
 
 def test_key_waits_while_a_batch_is_outstanding(client, emulator, subscribe):
-    """Later messages of an outstanding key are held back; other keys and keyless messages flow."""
+    """Later messages of an outstanding key are held back. Other keys and keyless messages flow."""
     subscribe(enable_message_ordering=True)
     emulator.publish(TOPIC, *keyed("1", "2"))
     batch = client.pull()
@@ -92,7 +92,7 @@ def test_key_waits_while_a_batch_is_outstanding(client, emulator, subscribe):
 
 
 def test_nack_repeats_the_key_from_there_on_including_what_was_acked(client, emulator, subscribe):
-    """A nack of the second message repeats second and third, although the third was acknowledged; not the first."""
+    """A nack of the second message repeats the second and the acknowledged third, but not the first."""
     subscribe(enable_message_ordering=True)
     emulator.publish(TOPIC, *keyed("1", "2", "3"))
     first, second, third = client.pull()
@@ -129,7 +129,7 @@ def test_key_is_delivered_without_ordering_too(client, emulator, subscribe):
 
 
 def test_filter_cannot_be_changed_not_even_to_itself(client, subscribe):
-    """A mask that names the filter is refused, with the same value too."""
+    """A mask that names the filter is refused, even with the same value."""
     subscribe(filter="attributes:a")
 
     with refused("INVALID_ARGUMENT", "the 'filter' field in the Subscription is not mutable"):
@@ -150,7 +150,7 @@ def test_filtered_message_is_as_good_as_acked(client, emulator, subscribe):
 
 
 def test_late_and_repeated_acks_are_no_error(client, emulator, subscribe):
-    """Without exactly-once delivery an ack may come twice or too late; too late, it acknowledges nothing."""
+    """Without exactly-once delivery an ack may be repeated or late. A late one acknowledges nothing."""
     subscribe()
     emulator.publish(TOPIC, b"a")
     [received] = client.pull()
@@ -167,7 +167,7 @@ def test_late_and_repeated_acks_are_no_error(client, emulator, subscribe):
 
 @pytest.mark.parametrize("ack_id", ["", "x", "a" * 190, "ä"])
 def test_malformed_ack_id_is_refused(client, subscribe, ack_id):
-    """An id that the service has never given is an error on unary calls."""
+    """An id that the service has never issued is an error on unary calls."""
     subscribe()
 
     with refused("INVALID_ARGUMENT", re.escape(f"(ack_id={ack_id})")):
@@ -177,7 +177,7 @@ def test_malformed_ack_id_is_refused(client, subscribe, ack_id):
 
 
 def test_ack_id_of_another_subscription_is_refused(client, emulator, subscribe):
-    """Ids are good for the subscription that gave them."""
+    """Ids are valid for the subscription that issued them."""
     subscribe()
     emulator.create_subscription(OTHER, TOPIC)
     emulator.publish(TOPIC, b"a")
@@ -219,7 +219,7 @@ def test_attempts_are_counted_under_a_dead_letter_policy_only(client, emulator, 
 
 
 def test_dead_letter_follows_nacks_and_expiries(client, emulator, subscribe):
-    """Nacks and expiries both count; after the last attempt the copy in the dead-letter topic names its origin."""
+    """Nacks and expiries both count. After the last attempt the copy in the dead-letter topic names its origin."""
     grave, dead = "projects/q/topics/grave", "projects/q/subscriptions/dead"
     emulator.create_topic(grave)
     emulator.create_subscription(dead, grave)
@@ -249,7 +249,7 @@ def test_dead_letter_follows_nacks_and_expiries(client, emulator, subscribe):
 
 
 def test_retry_policy_doubles_the_wait(client, emulator, subscribe):
-    """A failed message waits 10 s, then 20 s; others are not held up."""
+    """A failed message waits 10 s, then 20 s. Others are not held up."""
     subscribe(retry_policy={"minimum_backoff": {"seconds": 10}, "maximum_backoff": {"seconds": 600}})
     emulator.publish(TOPIC, b"a")
     for wait in (10, 20, 40):
@@ -262,7 +262,7 @@ def test_retry_policy_doubles_the_wait(client, emulator, subscribe):
         emulator.advance(2)
 
 
-# Where nothing can be pulled
+# If nothing can be pulled
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_subscription_that_is_not_pull_cannot_be_pulled(client, emulator, subscr
 
 
 def test_detached_subscription_is_empty_and_off_the_topics_list(client, emulator, subscribe):
-    """Detaching drops the backlog, marks the subscription, and takes it off its topic's list; its settings stay."""
+    """Detaching drops the backlog, marks the subscription, and takes it off its topic's list. Its settings stay."""
     subscribe()
     emulator.publish(TOPIC, b"a")
 

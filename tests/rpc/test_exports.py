@@ -1,4 +1,4 @@
-"""Export subscriptions write objects and rows, through the whole emulator; the clock moves by hand."""
+"""Export subscriptions write objects and rows, through the whole emulator. The clock moves by hand."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def export(emulator: Emulator, **settings):
 
 
 def test_an_object_has_what_was_published_in_its_time(emulator, client, tmp_path):
-    """Nothing is written before maxDuration has passed; then everything is, and acknowledged."""
+    """Nothing is written before maxDuration has passed. Then everything is, and acknowledged."""
     export(emulator, config={"filename_prefix": "news/", "filename_suffix": ".txt", "max_duration": 60})
     emulator.publish(TOPIC, *map(str, range(50)))
     wait_until(lambda: 50 == emulator._running.engine.broker.subscriptions[SUB].outstanding)
@@ -82,7 +82,7 @@ def test_an_object_has_what_was_published_in_its_time(emulator, client, tmp_path
 
 
 def test_messages_end_an_object(emulator, client, tmp_path):
-    """maxMessages makes an object as soon as there are so many; what is left waits for its time."""
+    """maxMessages makes an object as soon as it is reached. The remaining messages wait for their time."""
     export(emulator, config={"max_messages": 1000})
     client.publish(*({"data": b"%d" % number} for number in range(1000)))
     client.publish(*({"data": b"%d" % number} for number in range(1000, 1500)))
@@ -95,7 +95,7 @@ def test_messages_end_an_object(emulator, client, tmp_path):
 
 
 def test_stop_writes_what_is_open(tmp_path):
-    """An emulator that is stopped loses nothing of what it has taken for an object."""
+    """An emulator that is stopped loses no message that it has taken for an object."""
     (tmp_path / "lake").mkdir()
     with Emulator(storage_root=tmp_path) as emulator:
         export(emulator)
@@ -106,7 +106,7 @@ def test_stop_writes_what_is_open(tmp_path):
 
 
 def test_missing_bucket_leaves_everything_in_the_backlog(emulator, client, tmp_path):
-    """A bucket that is not there is NOT_FOUND; when it is, the export goes on, without an attempt counted."""
+    """A missing bucket is NOT_FOUND. Once it exists, the export continues, without an attempt counted."""
     export(emulator, config={"bucket": "later", "max_duration": 60})
     wait_until(lambda: NOT_FOUND == state(client))
     emulator.publish(TOPIC, "a")
@@ -126,7 +126,7 @@ def test_missing_bucket_leaves_everything_in_the_backlog(emulator, client, tmp_p
 
 
 def test_state_outlives_an_update_of_something_else(emulator, client):
-    """A bucket that is missing is so, too, when another field of the subscription is changed."""
+    """A missing bucket is still missing when another field of the subscription is changed."""
     export(emulator, config={"bucket": "missing"})
     wait_until(lambda: NOT_FOUND == state(client))
     changed = protos.Subscription(name=SUB, labels={"a": "b"})
@@ -137,7 +137,7 @@ def test_state_outlives_an_update_of_something_else(emulator, client):
 
 
 def test_errors_that_nobody_expected_are_tried_again(emulator, client, tmp_path, monkeypatch, caplog):
-    """What a destination fails with is said once as long as it is the same, and that it is over; nothing is lost."""
+    """An error of a destination is logged once as long as it is the same, and so is its end. Nothing is lost."""
     attempts: list[bytes] = []
 
     def put(_: StorageRoot, __: str, ___: str, content: bytes) -> None:
@@ -207,7 +207,7 @@ def test_schema_that_objects_cannot_have_is_a_state(emulator, client, tmp_path):
 
 
 def test_deleted_and_changed_subscriptions_end_their_export(emulator, client, tmp_path):
-    """Another prefix ends the object that is open; a deleted subscription writes nothing any more."""
+    """Another prefix ends the open object. A deleted subscription writes nothing any more."""
     export(emulator, config={"filename_prefix": "old-"})
     emulator.publish(TOPIC, "a")
     wait_until(lambda: 1 == emulator._running.engine.broker.subscriptions[SUB].outstanding)
@@ -223,7 +223,7 @@ def test_deleted_and_changed_subscriptions_end_their_export(emulator, client, tm
 
 @contextmanager
 def process(root: Path, data: Path):
-    """`pubsub-spark emulator` with a data directory, killed at the end; gives its endpoint."""
+    """Start `pubsub-spark emulator` with a data directory, yield its endpoint, and kill it at the end."""
     code = "from pubsub_spark.cli import app; app()"
     options = ["--port", "0", "--storage-root", str(root), "--data-dir", str(data)]
     running = subprocess.Popen([sys.executable, "-c", code, "emulator", *options], stdout=subprocess.PIPE, text=True)
@@ -243,7 +243,7 @@ def tell(endpoint: str, verb: str, fields: dict[str, Any] | None = None) -> Any:
 
 
 def test_killed_emulator_exports_everything(tmp_path: Path):
-    """After `kill -9` between objects, what was published is exported: at least once, none of it lost."""
+    """After `kill -9` between objects all published messages are exported at least once."""
     (tmp_path / "lake").mkdir()
     published = {f"m{number}" for number in range(2500)}
     with process(tmp_path, tmp_path / "data") as endpoint:
@@ -285,7 +285,7 @@ def test_killed_emulator_does_not_keep_what_it_had_leased(tmp_path: Path):
 
 
 def test_killed_emulator_does_not_double_what_it_could_not_write(tmp_path: Path):
-    """What was waiting for a bucket at `kill -9` is written once after the next start."""
+    """Messages waiting for a bucket at `kill -9` are written once after the next start."""
     with process(tmp_path, tmp_path / "data") as endpoint:
         client = Client(endpoint)
         with client.channel:
@@ -354,7 +354,7 @@ def bigquery_state(client: Client) -> str:
 
 
 def test_rows_with_metadata(bigquery):
-    """Without a schema the table has the data, and the metadata where they are asked for."""
+    """Without a schema the table has the data, and the metadata if the subscription asks for it."""
     emulator, client, tables = bigquery
     tables.run("CREATE SCHEMA lake")
     tables.run(
@@ -371,7 +371,7 @@ def test_rows_with_metadata(bigquery):
 
 
 def test_rows_by_the_topics_schema(bigquery):
-    """Fields become columns of their types; a table that lacks one holds everything, until it has it."""
+    """Fields become columns of their types. A table that lacks one holds up everything until it has it."""
     emulator, client, tables = bigquery
     tables.run("CREATE SCHEMA lake")
     tables.run("CREATE TABLE lake.news (n BIGINT)")
@@ -396,7 +396,7 @@ def test_rows_by_the_topics_schema(bigquery):
 
 
 def test_missing_table_is_not_found(bigquery):
-    """A table is never made; when it is there, the rows come."""
+    """A table is never created. Once it exists, the rows arrive."""
     emulator, client, tables = bigquery
     insert_into(emulator, use_table_schema=True)
     emulator.publish(TOPIC, '{"a": 1}')
@@ -409,7 +409,7 @@ def test_missing_table_is_not_found(bigquery):
 
 
 def test_rows_that_do_not_fit_are_dead_letters(bigquery):
-    """A message that is no row of the table is nacked until it is a dead letter; its neighbours are rows."""
+    """A message that is no row of the table is nacked until it is a dead letter. Its neighbours are rows."""
     emulator, _, tables = bigquery
     tables.run("CREATE SCHEMA lake")
     tables.run("CREATE TABLE lake.news (a INTEGER NOT NULL, bytes BLOB)")

@@ -1,4 +1,4 @@
-"""What fails inside the emulator ends its own call or connection, or the emulator with an error. Never in silence."""
+"""A failure inside the emulator ends its own call or connection, or the emulator with an error. It is never silent."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def broken(*_: object) -> None:
 
 @pytest.mark.parametrize("thread", ["clock", "event loop"])
 def test_exception_on_a_background_thread_ends_the_emulator(thread, caplog, monkeypatch):
-    """The exception is logged, connections end, and every later method raises it. `stop` does, too."""
+    """The exception is logged, connections end, and every later method raises it, including `stop`."""
     failed = threading.Event()
     emulator = Emulator(on_failure=failed.set).start()
     with grpc.insecure_channel(emulator.endpoint) as channel:

@@ -1,4 +1,4 @@
-"""Whatever is sent, the emulator answers with a status: never INTERNAL or UNKNOWN, never a hang; and it lives on."""
+"""The emulator answers any request with a status, never INTERNAL or UNKNOWN, never hangs, and survives."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TEXTS = [
         "dead_letter_policy.x",
     ),
 ]
-# What makes a request get past the first checks, by field.
+# Values that get a request past the first checks, by field.
 LIKELY = {
     "project": "projects/p",
     "parent": "projects/p",
@@ -60,7 +60,7 @@ LIKELY = {
 INTEGERS = [0, 1, -1, 2, 5, 9, 10, 100, 600, 601, 1000, 1001, 2**31 - 1, -(2**31)]
 LONGS = [*INTEGERS, 86_400, 604_800, 2_678_400, 4_000_000_000, 2**63 - 1, -(2**63)]
 BYTES = [b"", b"a", b"\x02", b'{"x": 1}', b"\xff" * 20, bytes(2000)]
-# What an error may be; INTERNAL, UNKNOWN and DEADLINE_EXCEEDED would say that something broke or hung.
+# The codes that an error may have. INTERNAL, UNKNOWN and DEADLINE_EXCEEDED would mean that something broke or hung.
 REFUSALS = {"INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "FAILED_PRECONDITION", "UNIMPLEMENTED", "ABORTED"}
 FUZZ = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The load_credentials:Deprecation
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[TokenServer]:
-    """A token server. The machine has no credentials but those of its metadata server, which is this one, too."""
+    """A token server. The machine's only credentials are those of its metadata server, which is also this one."""
     with serving() as server:
         monkeypatch.setattr(google.auth._exponential_backoff, "time", SimpleNamespace(sleep=lambda _: None))
         monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", server.address)
@@ -60,7 +60,7 @@ def machine(server: TokenServer, folder: Path) -> Any:
 
 
 def token(credentials: Any, timeout: float = 10.0) -> tuple[list[tuple[str, str]], str]:
-    """What the plugin passes to gRPC: headers, and the reason why there are none."""
+    """Return the plugin's result for gRPC: headers, or the reason for their absence."""
     told: list[tuple[Any, Any]] = []
     context = SimpleNamespace(service_url="https://pubsub.googleapis.com/", method_name="Pull")
     gcp.Tokens(credentials, "host:443", timeout)(context, lambda headers, error: told.append((headers, error)))
@@ -89,7 +89,7 @@ def token(credentials: Any, timeout: float = 10.0) -> tuple[list[tuple[str, str]
 def test_a_server_that_gives_no_token_is_named(
     server: TokenServer, tmp_path: Path, credentials: Any, faults: list[Any], says: str
 ):
-    """With what it did. That it works again is known at the next call."""
+    """The reason names the server and its fault. The next call finds out that it works again."""
     server.faults, server.body = faults, '{"error": "why"}'
     mine = credentials(server, tmp_path)
 
@@ -161,7 +161,7 @@ def test_a_metadata_server_that_never_answers(server: TokenServer, clock: Simple
 
 
 def test_no_metadata_server_to_wait_for(server: TokenServer, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch):
-    """NO_GCE_CHECK says that there is none. Then nothing is waited for."""
+    """With NO_GCE_CHECK there is no metadata server, so nothing waits for one."""
     monkeypatch.setattr(_metadata, "_NO_GCE_CHECK", True)
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     with pytest.raises(ForbiddenError, match=r"default credentials were not found.* `endpoint` for an emulator"):

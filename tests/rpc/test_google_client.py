@@ -79,7 +79,7 @@ def test_nacked_message_comes_back_to_the_callback(publisher, subscriber, subscr
 
 
 def test_pull_and_acknowledge(emulator, publisher, subscriber, subscription, names):
-    """Unary Pull hands out at most what was asked for; what is acked is gone."""
+    """Unary Pull returns at most the requested number, and acked messages are gone."""
     emulator.publish(names.topic, "a", "b", "c")
     pulled = subscriber.pull(subscription=subscription, max_messages=2).received_messages
     subscriber.acknowledge(subscription=subscription, ack_ids=[each.ack_id for each in pulled])
@@ -162,7 +162,7 @@ def _schema_transport(emulator: Emulator) -> object:
 
 
 def test_exactly_once_acks_are_answered(emulator, publisher, subscriber, names):
-    """`ack_with_response` succeeds; after a transient failure the client tries again by itself; a stale id is told."""
+    """`ack_with_response` succeeds. After a transient failure the client retries by itself. A stale id is reported."""
     publisher.create_topic(name=names.topic)
     subscriber.create_subscription(
         request={"name": names.subscription, "topic": names.topic, "enable_exactly_once_delivery": True}

@@ -109,7 +109,7 @@ def frames(server) -> Iterator[FrameClient]:
 
 
 def open_streams(frames: FrameClient, path: str, message: bytes | None, count: int, *, reset: bool = False) -> None:
-    """Open so many calls, whatever SETTINGS say, and reset them at once."""
+    """Open `count` calls, whatever SETTINGS say, and reset them at once."""
     head = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "a"}
     head |= {"content-type": "application/grpc", "te": "trailers"}
     for stream in range(1, 2 * count, 2):
@@ -123,7 +123,7 @@ def open_streams(frames: FrameClient, path: str, message: bytes | None, count: i
 
 
 def refused_streams(frames: FrameClient, seconds: float = 1) -> int:
-    """The streams that the emulator has reset, because there were too many, in what it sends in so many seconds."""
+    """Return the streams that the emulator resets, because there are too many, in its frames of the next `seconds`."""
     ends, received = time.monotonic() + seconds, bytearray()
     while (rest := ends - time.monotonic()) > 0:
         frames.socket.settimeout(rest)
@@ -186,8 +186,8 @@ def test_thousands_of_streams_hold_no_threads(server, frames):
 
 
 def test_responses_that_nobody_reads_are_few(server, frames):
-    """A thousand Pulls of 273 KB each, by a client with a window of 64 KB, hold a bounded number of responses; the
-    others wait."""
+    """Of a thousand Pulls of 273 KB, by a client with a window of 64 KB, a bounded number of responses is held.
+    The others wait."""
     for _ in range(10):
         server.client.publish(*[{"data": bytes(273_000)}] * 30)
     with server.answers_others():
@@ -200,7 +200,7 @@ def test_responses_that_nobody_reads_are_few(server, frames):
 
 
 def test_bodies_over_the_limit_are_refused_as_they_arrive(server):
-    """Six gRPC requests of 60 MB are refused as they arrive; none is kept, or waited for."""
+    """Six gRPC requests of 60 MB are refused as they arrive. None is kept, or waited for."""
     clients = [FrameClient(server.endpoint) for _ in range(6)]
     with server.answers_others():
         for each in clients:
@@ -272,7 +272,7 @@ def test_rapid_reset(server, frames):
 
 
 def test_call_whose_body_never_comes_ends_at_its_deadline(frames):
-    """A call whose body never comes ends at the deadline that its client gave."""
+    """A call whose body never arrives ends at its client's deadline."""
     frames.headers(PULL, grpc_timeout="300m")
     frames.flush()
     begin = time.monotonic()

@@ -59,7 +59,7 @@ def state(client: Client) -> tuple[int, int]:
 
 
 def test_objects_become_messages_once(client, emulator, root):
-    """Lines of objects that were there and of those that come are published, once each; a change is another object."""
+    """Lines of existing and of new objects are published, once each. A changed object is another object."""
     (root / "bucket" / "old.txt").write_text("a\nb\n")
     ingest(client)
     wait_until(lambda: emulator.backlog(SUB) == 2)
@@ -106,7 +106,7 @@ def test_glob_and_time_choose(client, emulator, root):
 
 
 def test_bucket_that_is_missing_is_a_state(client, emulator, root):
-    """A topic says that its bucket is not there, and goes on when it is."""
+    """A topic reports that its bucket is missing, and continues once it exists."""
     ingest(client, bucket="later")
     wait_until(lambda: (RESOURCE_ERROR, BUCKET_NOT_FOUND) == state(client))
 
@@ -120,7 +120,7 @@ def test_bucket_that_is_missing_is_a_state(client, emulator, root):
 
 
 def test_name_that_is_not_utf8_hides_no_neighbour(client, emulator, root, caplog):
-    """An object that cannot be read because of its name is logged, once; those beside it are ingested."""
+    """An object that cannot be read because of its name is logged once. The other objects are ingested."""
     (root / "bucket" / "a.txt").write_text("a")
     (root / "bucket" / os.fsdecode(b"\xff.txt")).write_text("b")
     ingest(client)
@@ -133,7 +133,7 @@ def test_name_that_is_not_utf8_hides_no_neighbour(client, emulator, root, caplog
 
 
 def test_errors_that_nobody_expected_are_tried_again(client, emulator, root, monkeypatch, caplog):
-    """A source that fails with whatever error is said once as long as it is the same, and is read when it is over."""
+    """Any error of a source is logged once as long as it is the same, and the source is read once it is over."""
     looks: list[int] = []
     answer: dict[str, Portion] = {}
 
@@ -153,7 +153,7 @@ def test_errors_that_nobody_expected_are_tried_again(client, emulator, root, mon
 
 
 def test_messages_that_are_refused_are_passed_over(client, emulator, root, caplog):
-    """A message over the limit is logged, the others of its object are published; a deleted topic ends it."""
+    """A message over the limit is logged, the others of its object are published. A deleted topic ends it."""
     (root / "bucket" / "big.txt").write_bytes(b"a\n" + b"x" * 10_000_001 + b"\nb")
     (root / "bucket" / "zzz.txt").write_text("c")
     ingest(client)
@@ -166,7 +166,7 @@ def test_messages_that_are_refused_are_passed_over(client, emulator, root, caplo
 
 
 def test_export_comes_in_again(client, emulator, root: Path):
-    """What a Cloud Storage subscription has written with metadata is ingested by another topic as it was published."""
+    """Objects that a Cloud Storage subscription wrote with metadata are ingested by another topic as published."""
     ingest(client, pubsub_avro_format={}, text_format=None)
     exported = "projects/p/topics/exported"
     client.ask("Publisher/CreateTopic", name=exported)
@@ -230,7 +230,7 @@ def test_kinesis_records_become_messages_once(client, emulator, kinesis):
 
 
 def test_kinesis_that_is_missing_is_a_state(client, kinesis):
-    """A topic tells a missing stream from a missing consumer, and goes on when the consumer is registered."""
+    """A topic tells a missing stream from a missing consumer, and continues once the consumer is registered."""
     source = kinesis.settings(f"{kinesis.arn}/consumer/pubsub:1", stream_arn=f"{kinesis.arn}-none")
     client.ask("Publisher/CreateTopic", name=TOPIC, ingestion_data_source_settings=source)
     wait_until(lambda: (RESOURCE_ERROR, STREAM_NOT_FOUND) == kinesis_state(client))
@@ -241,7 +241,7 @@ def test_kinesis_that_is_missing_is_a_state(client, kinesis):
 
 
 def update(client: Client, source: dict[str, object]) -> None:
-    """Give the topic another source."""
+    """Set another source of the topic."""
     changed = protos.Topic(name=TOPIC, ingestion_data_source_settings=source)
     client.ask("Publisher/UpdateTopic", topic=changed, update_mask={"paths": ["ingestion_data_source_settings"]})
 

@@ -107,7 +107,7 @@ def test_records_become_messages_once(client, emulator, kafka, source):
 
 
 def test_what_a_record_has_beside_its_value_becomes_attributes(client, emulator, kafka):
-    """Key, headers, partition, offset and timestamp are attributes; a record without a value has these alone."""
+    """Key, headers, partition, offset and timestamp are attributes. A record without a value has these alone."""
     kafka.put("x", partition=2, key=b"k", headers={"h": b"1", "goog": b"2"}, timestamp=1234)
     kafka.put(None, partition=2, key=b"\xff", timestamp=5678)
     ingest(client, kafka.settings("aws_msk"))
@@ -123,7 +123,7 @@ def test_what_a_record_has_beside_its_value_becomes_attributes(client, emulator,
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_topic_that_is_missing_is_a_state(client, emulator, kafka, source):
-    """A topic says that its Kafka topic is not there, and goes on when it is."""
+    """A topic reports that its Kafka topic is missing, and continues once it exists."""
     missing = SOURCES[source][3]
     ingest(client, kafka.settings(source))
     wait_until(lambda: (RESOURCE_ERROR, missing) == state(client, source))
@@ -133,7 +133,7 @@ def test_topic_that_is_missing_is_a_state(client, emulator, kafka, source):
 
 
 def test_broker_that_is_away_is_a_state(kafka):
-    """Topics say that their broker does not answer, and go on when it does."""
+    """Topics report that their broker does not answer, and continue once it does."""
     kafka.put("a")
     port = free_port()
     topics = {source: f"{TOPIC}-{source}" for source in SOURCES}

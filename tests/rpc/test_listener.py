@@ -75,7 +75,7 @@ def test_address_may_be_of_version_6(version_6):
 
 
 def test_address_of_grpc_alone_may_be_of_version_6_too(version_6):
-    """gRPC wants the brackets as well; without them it takes the port for a part of the host."""
+    """gRPC also needs the brackets. Without them it takes the port for a part of the host."""
     with Emulator(version_6, rest=False) as emulator, grpc.insecure_channel(emulator.endpoint) as channel:
         create = channel.unary_unary("/google.pubsub.v1.Publisher/CreateTopic")
         create(protos.Topic(name=TOPIC).SerializeToString(), timeout=10)
@@ -114,15 +114,14 @@ def test_tls_port_serves_both_too():
 @pytest.mark.parametrize(
     ("rest", "offered", "agreed"),
     [
-        (True, ["h2"], "h2"),  # what gRPC offers
+        (True, ["h2"], "h2"),  # gRPC's offer
         (True, ["h2", "http/1.1"], "http/1.1"),  # curl
         (True, [], None),
         (False, ["h2", "http/1.1"], "h2"),
     ],
 )
 def test_tls_client_is_served_what_it_offers(rest, offered, agreed):
-    """A TLS client that offers HTTP/1.1 is served that, for the JSON API; one that offers only HTTP/2 is a client of
-    gRPC."""
+    """A TLS client that offers HTTP/1.1 gets the JSON API over it. One that offers only HTTP/2 is a gRPC client."""
     key, certificate = self_signed()
     trust = ssl.create_default_context(cadata=certificate.decode())
     trust.set_alpn_protocols(offered)
@@ -184,7 +183,7 @@ def test_key_and_certificate_that_do_not_serve_are_told_so(rest):
 
 
 def test_tls_clients_that_leave_harm_nobody():
-    """Clients that leave right after the TLS handshake, or a moment later, harm nobody."""
+    """Clients that leave right after the TLS handshake, or a moment later, do no harm."""
     key, certificate = self_signed()
     trust = ssl.create_default_context(cadata=certificate.decode())
     with Emulator(tls=(key, certificate)) as emulator:

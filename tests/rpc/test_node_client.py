@@ -1,4 +1,4 @@
-"""Google's Node client, unchanged, against our emulator; where it is installed."""
+"""Google's Node client, unchanged, against our emulator, if the client is installed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).with_name("google_client.mjs")
 
 @pytest.fixture
 def node() -> tuple[str, str]:
-    """The `node` to run and the folder in which it finds Google's client."""
+    """Return the `node` to run and the folder with Google's client."""
     program = shutil.which("node")
     if program is None:
         pytest.skip("Node is not installed")

@@ -1,4 +1,4 @@
-"""The web page by HTTP: what each view shows, what each form does, and what other sites cannot."""
+"""The web page by HTTP: the content of each view, the effect of each form, and the limits for other sites."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Browser:
         return self.ask("GET", path, **headers)
 
     def act(self, action: str, *more: tuple[str, str], **fields: str) -> str:
-        """Send a form; the view that it leads to."""
+        """Send a form and return the view that it leads to."""
         self.ask("POST", f"/page/actions/{action}", urlencode([*fields.items(), *more]))
         return self.get(self.headers["Location"]) if self.status == 303 else self.text
 
@@ -85,7 +85,7 @@ def browser(running) -> Iterator[Browser]:
 
 
 def test_page_is_for_browsers_alone(browser):
-    """Who does not ask for HTML gets `Ok` at `/`, as health checks expect."""
+    """A client that does not ask for HTML gets `Ok` at `/`, as health checks expect."""
     assert "Ok\n" == browser.get("/", Accept="*/*")
     assert "text/plain; charset=utf-8" == browser.headers["Content-Type"]
     assert "<h1>Overview</h1>" in browser.get("/", Accept="text/html,application/xhtml+xml,*/*;q=0.8")
@@ -136,7 +136,7 @@ def test_pages_of_resources(running, browser):
 
 
 def test_publish_pull_ack_and_nack(running, browser):
-    """A message goes in by a form, is leased, given back, leased again and acked, as the API would do it."""
+    """Forms publish a message, lease it, nack it, lease it again and ack it, as the API would."""
     page = browser.act("publish", topic=TOPIC, data="hello", attributes="origin=EWR\nnote=a=b", ordering_key="k")
     [message] = running.messages(SUB)
     assert f"Message {message.message_id} is published." in page
@@ -215,7 +215,7 @@ def test_resources_are_created_and_deleted(running, browser):
 
 
 def test_page_says_why_a_message_waits(running, browser):
-    """Leased, behind its key, backing off, waiting for a consumer: each message says where it is, and until when."""
+    """Leased, behind its key, backing off, waiting for a consumer: each message shows its state, and until when."""
     ordered = "projects/p/subscriptions/ordered"
     retry_policy = {"minimum_backoff": 300, "maximum_backoff": 300}
     running.create_subscription(ordered, TOPIC, enable_message_ordering=True, retry_policy=retry_policy)
@@ -241,7 +241,7 @@ def test_page_says_why_a_message_waits(running, browser):
 
 
 def test_data_directory_has_the_page_too(tmp_path):
-    """With a journal forms are kept before they are answered, and what was restored is shown."""
+    """With a journal forms are kept before they are answered, and restored resources are shown."""
     for turn in range(2):
         with Emulator(data_dir=tmp_path) as emulator:
             browser = Browser(emulator.host, emulator.port)
@@ -256,7 +256,7 @@ def test_data_directory_has_the_page_too(tmp_path):
 
 
 def test_schema_revisions_and_their_differences(running, browser):
-    """A schema shows its revisions with what each has changed; older ones can come back, or go."""
+    """A schema shows its revisions with their changes. Older ones can be restored, or deleted."""
     running.create_schema(SCHEMA, "AVRO", AVRO)
     [first] = re.findall(r"<h3><code>(\w+)", browser.get(f"/page/{SCHEMA}"))
     more = AVRO.replace("null}]", 'null}, {"name": "gate", "type": "string", "default": ""}]')
@@ -347,7 +347,7 @@ def life(page: str) -> list[list[str]]:
 
 
 def test_life_of_a_message_is_on_its_line(running, browser):
-    """Who received a message, when it came back, and that it was dead-lettered, with a link to where it went."""
+    """A message shows its receivers, its redelivery and its dead-lettering, with a link to its new place."""
     dead = "projects/p/topics/dead"
     running.create_topic(dead)
     policy = {"dead_letter_topic": dead, "max_delivery_attempts": 5}
@@ -377,7 +377,7 @@ def test_life_of_a_message_is_on_its_line(running, browser):
 
 
 def test_messages_are_searched(running, browser):
-    """A text is found in payloads, attributes and keys, also where the payload is binary; pages keep the search."""
+    """A text is found in payloads, attributes and keys, also if the payload is binary. Pages keep the search."""
     running.create_schema(SCHEMA, "AVRO", AVRO)
     running.create_topic("projects/p/topics/typed", schema=SCHEMA)
     typed = "projects/p/subscriptions/typed"
@@ -401,7 +401,7 @@ def test_messages_are_searched(running, browser):
 
 
 def test_messages_of_a_topic_without_a_subscription(running, browser):
-    """The page of a topic shows what was published lately, also if no subscription has it."""
+    """The page of a topic shows recently published messages, also if no subscription has them."""
     running.create_topic("projects/p/topics/alone")
     assert "Nothing was published lately." in browser.get("/page/projects/p/topics/alone")
     running.publish("projects/p/topics/alone", "first", "second")
@@ -535,7 +535,7 @@ def test_form_leads_nowhere_else(browser):
 
 
 def test_hundred_thousand_messages_stay_quick(running, browser):
-    """A page of a backlog of 100,000 messages, the last one too, costs about what one of a hundred costs."""
+    """Each page of a backlog of 100,000 messages, including the last, costs about as much as one of a hundred."""
     running.publish(TOPIC, *[f"{number}" for number in range(20)])
     few = cost(browser, f"/page/{SUB}")
     raw = [b"x" * 100] * 1000
@@ -590,7 +590,7 @@ def test_streams_show_their_flow_control(running, browser):
 
 
 def test_an_export_cannot_be_pulled(running, browser):
-    """The page of an export says that its messages wait for that, and in which state it is; it offers no Pull."""
+    """The page of an export says that its messages wait for the export, and shows its state. It offers no Pull."""
     name = f"{SUB}-export"
     running.create_subscription(name, TOPIC, bigquery_config={"table": "p.d.t"})
     running.publish(TOPIC, "a")
@@ -639,7 +639,7 @@ def test_page_of_the_command(tmp_path):
 
 
 def test_page_is_imported_when_it_is_asked_for():
-    """An emulator that nobody looks at has nothing of the page in memory; without Jinja2 it says what to install."""
+    """Until the page is opened, nothing of it is in memory. Without Jinja2 the answer names the extra to install."""
     script = """
 import sys, urllib.error, urllib.request
 from pubsub_spark.emulator import Emulator

@@ -1,6 +1,6 @@
-"""The web page in a real browser: what a person sees, does by mouse and by keyboard, and hears from a screen reader.
+"""The web page in a real browser: its display, use by mouse and by keyboard, and use with a screen reader.
 
-The browser is the system's Chromium. `EMULATOR_SCREENSHOTS=1` writes the pictures of docs/emulator.md anew.
+The browser is the system's Chromium. `EMULATOR_SCREENSHOTS=1` rewrites the pictures of docs/emulator.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not instal
 
 IMAGES = ROOT / "docs" / "images"
 MAX_IMAGE_BYTES = 150_000
-_WAIT_MILLISECONDS = 30_000  # for what comes at once on a machine with nothing else to do
+_WAIT_MILLISECONDS = 30_000  # for things that are immediate on an idle machine
 SCHEMA, TOPIC = "projects/demo/schemas/flight", "projects/demo/topics/flights"
 DEAD, WAREHOUSE = "projects/demo/topics/dead-letters", "projects/demo/subscriptions/to-the-warehouse"
 LIVE, ARCHIVE = "projects/demo/subscriptions/flights-live", "projects/demo/subscriptions/archive"
@@ -36,12 +36,12 @@ AVRO = """{"type": "record", "name": "Flight", "fields": [
   {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["SCHEDULED", "DEPARTED", "LANDED"]}}]}"""
 EVIL = "<img src=x onerror=\"document.title='evil'\"><script>document.title='evil'</script>"
 
-# What a screen reader would call an element, if anything.
+# The name that a screen reader would use for an element, if any.
 UNNAMED = """() => [...document.querySelectorAll('input:not([type=hidden]), select, textarea, button, a, svg, nav')]
   .filter(each => !(each.getAttribute('aria-label') || each.textContent.trim() || (each.labels && each.labels.length)
     || document.getElementById(each.getAttribute('aria-labelledby'))))
   .map(each => each.outerHTML)"""
-# The contrast of each text with what is behind it, by the formula of WCAG 2.
+# The contrast of each text with its background, by the formula of WCAG 2.
 CONTRASTS = """() => {
   const rgb = text => text.match(/[0-9.]+/g).map(Number);
   const light = colour => rgb(colour).slice(0, 3).map(c => c / 255)
@@ -86,14 +86,14 @@ def emulator(running: Emulator) -> Emulator:
 
 @pytest.fixture
 def page(chromium, emulator):
-    """A tab of its own; what the browser complains of fails the test."""
+    """Yield a tab of its own. An error in its console fails the test."""
     context = chromium.new_context(base_url=f"http://{emulator.endpoint}", viewport={"width": 1180, "height": 760})
     context.set_default_timeout(_WAIT_MILLISECONDS)
     complaints: list[str] = []
 
     def opened(tab):
         tab.on("pageerror", lambda error: complaints.append(str(error)))
-        # A form that is refused is answered by 4xx, which the console tells of, too.
+        # A form that is refused is answered by 4xx, which the console also reports.
         tab.on("console", lambda said: complaints.append(said.text) if "security policy" in said.text.lower() else None)
 
     context.on("page", opened)
@@ -178,7 +178,7 @@ def test_message_is_acked_and_sought_back(page, emulator):
 
 
 def test_topic_is_created_by_keyboard_alone(page, emulator):
-    """The first Tab offers to skip to the content; a form opens, is filled in and is sent by keys."""
+    """The first Tab offers to skip to the content. A form is opened, filled in and sent by keys."""
     page.goto("/")
     page.keyboard.press("Tab")
     assert "Skip to the content" == page.evaluate("document.activeElement.textContent")
@@ -238,7 +238,7 @@ def test_what_is_published_is_not_run(page, emulator):
 
 
 def test_deletion_asks_first(page, emulator):
-    """What cannot be undone is asked for; no means no."""
+    """The page asks before an irreversible action, and "no" cancels it."""
     page.goto(f"/page/{ARCHIVE}")
     page.once("dialog", lambda dialog: dialog.dismiss())
     page.get_by_role("button", name="Delete this subscription").click()
@@ -290,7 +290,7 @@ def furnished(emulator: Emulator) -> list[str]:
 
 
 WIDTHS = {390: 844, 1280: 800}
-# Elements that reach beyond the window, but for what a clipping element around them cuts.
+# Elements that reach beyond the window, except the parts that a clipping element around them cuts.
 TOO_WIDE = """() => [...document.body.querySelectorAll('*')].filter(each => {
   for (let around = each.parentElement; around !== document.body; around = around.parentElement)
     if (getComputedStyle(around).overflowX !== 'visible') return false;
@@ -352,7 +352,7 @@ def test_long_names_are_cut_and_not_broken(page, emulator):
 
 
 def test_rows_are_cards_on_a_phone(page, furnished):
-    """Below 700 px a row is a card with its labels; above it is a row of a table, with its numbers at the right."""
+    """Below 700 px a row is a card with its labels. Above, it is a row of a table, with its numbers at the right."""
     style = "(each, name) => getComputedStyle(each)[name]"
     page.set_viewport_size({"width": 699, "height": 844})
     page.goto("/")
@@ -367,7 +367,7 @@ def test_rows_are_cards_on_a_phone(page, furnished):
 
 
 def test_six_messages_fit_in_two_screens_of_a_phone(page, furnished):
-    """Payload, attribute, where it is and its life: six messages end within two screens, each card within 150 px."""
+    """Payload, attribute, state and history: six messages end within two screens, each card within 150 px."""
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"/page/{WAREHOUSE}")
     boxes = [each.bounding_box() for each in page.locator(".messages > li").all()]
@@ -388,7 +388,7 @@ def test_life_is_on_one_line_of_a_desk(page, furnished):
 
 
 def test_chart_is_a_line_from_its_first_second(page, furnished):
-    """At once a line goes from edge to edge; a pointer on it shows the values and how long ago they were."""
+    """At once a line goes from edge to edge. A pointer on it shows the values and how long ago they were."""
     page.goto(f"/page/{WAREHOUSE}")
     line = page.locator("[data-line=backlog]").bounding_box()
     chart = page.locator("[data-chart=messages] svg").bounding_box()
@@ -401,7 +401,7 @@ def test_chart_is_a_line_from_its_first_second(page, furnished):
 
 
 def test_full_names_are_copied(page, furnished):
-    """A selected id is copied as the full name, which is also its title; a button copies the name of a view."""
+    """A selected id is copied as the full name, which is also its title. A button copies the name of a view."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto("/")
     link = page.locator(f'th a[title="{WAREHOUSE}"]')
@@ -468,7 +468,7 @@ def test_page_works_without_script(chromium, emulator):
 
 
 def test_pictures_of_the_documentation(page, emulator):
-    """docs/emulator.md shows four pictures, each small enough; EMULATOR_SCREENSHOTS=1 takes them anew."""
+    """docs/emulator.md shows four pictures, each small enough. EMULATOR_SCREENSHOTS=1 takes new ones."""
     if os.environ.get("EMULATOR_SCREENSHOTS") == "1":
         take_pictures(page, emulator)
     pictures = re.findall(r"\(images/emulator-(\w+)\.png\)", (ROOT / "docs" / "emulator.md").read_text())

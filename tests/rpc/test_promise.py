@@ -117,7 +117,7 @@ def test_seek_back_delivers_everything_again(query: Engine, names: Names, client
 def test_run_acknowledges_what_the_run_before_has_read(
     query: Engine, names: Names, trigger: str, subscription: str, pause: float
 ):
-    """Nobody tells a run of one batch that it is committed, and its leases are over when the next run begins."""
+    """A run of one batch never learns that it is committed, and its leases are over when the next run begins."""
     if subscription == "exactly-once":
         exactly_once(query, names)
     query.passes_start = trigger == "once"

@@ -35,7 +35,7 @@ TOPIC, SUB = "projects/p/topics/news", "projects/p/subscriptions/pushed"
 
 
 class Endpoint:
-    """A web server that keeps what it is sent and answers as it is told, 200 unless told otherwise."""
+    """A web server that keeps its requests and answers as configured, by default 200."""
 
     def __init__(self):
         self.requests = []
@@ -184,7 +184,7 @@ def test_backlog_is_pushed_from_the_start(emulator, endpoint, push, call):
 
 
 def test_pushes_go_on_after_a_restart(endpoint, tmp_path):
-    """A push subscription that a data directory has kept is pushed, what came before the end included."""
+    """A push subscription kept in a data directory is pushed, including the messages from before the end."""
     with Emulator(data_dir=tmp_path) as emulator:
         emulator.create_topic(TOPIC)
         emulator.create_subscription(SUB, TOPIC, push_config={"push_endpoint": endpoint.url})
@@ -221,7 +221,7 @@ def test_other_codes_acknowledge_too(emulator, endpoint, push, code):
 
 
 def test_pause_after_failures_ends_when_time_is_moved(emulator, endpoint, push):
-    """An endpoint that keeps failing is left alone for longer and longer; `advance` ends the wait."""
+    """An endpoint that keeps failing is left alone for longer and longer. `advance` ends the wait."""
     endpoint.answers.extend([500] * 10)
     push()
     emulator.publish(TOPIC, b"a")
@@ -249,7 +249,7 @@ def test_pushes_start_slowly(emulator, endpoint, push):
 
 
 def test_dead_letter_policy_counts_attempts(emulator, endpoint, push):
-    """Each push says which attempt it is; after the last one the message goes to the dead-letter topic."""
+    """Each push has the number of its attempt. After the last one the message goes to the dead-letter topic."""
     grave, dead = "projects/p/topics/grave", "projects/p/subscriptions/dead"
     emulator.create_topic(grave)
     emulator.create_subscription(dead, grave)
@@ -279,7 +279,7 @@ def test_ordered_messages_are_pushed_one_after_the_other(emulator, endpoint, pus
 
 
 def test_unwrapped_push_carries_data_and_headers(emulator, endpoint, push):
-    """Without the wrapper the body is the data; with write_metadata attributes and metadata are headers."""
+    """Without the wrapper the body is the data. With write_metadata attributes and metadata are headers."""
     push({"no_wrapper": {"write_metadata": True}})
     [message_id] = emulator.publish(TOPIC, {"data": b"hello", "attributes": {"k": "v"}, "ordering_key": "o"})
 
@@ -296,7 +296,7 @@ def test_unwrapped_push_carries_data_and_headers(emulator, endpoint, push):
 
 
 def test_token_is_verified_with_the_served_keys(emulator, endpoint, push):
-    """google-auth verifies the token of a push when it is told where the emulator's keys are."""
+    """google-auth verifies the token of a push if it knows the URL of the emulator's keys."""
     push({"oidc_token": {"service_account_email": "push@p.iam.gserviceaccount.com"}})
     emulator.publish(TOPIC, b"a")
 
@@ -312,7 +312,7 @@ def test_token_is_verified_with_the_served_keys(emulator, endpoint, push):
 
 
 def test_filter_keeps_messages_from_the_endpoint(emulator, endpoint, push):
-    """A push subscription pushes what its filter lets through."""
+    """A push subscription pushes the messages that pass its filter."""
     push(filter='attributes.k = "v"')
     emulator.publish(TOPIC, b"no", {"data": b"yes", "attributes": {"k": "v"}})
 
@@ -323,7 +323,7 @@ def test_filter_keeps_messages_from_the_endpoint(emulator, endpoint, push):
 
 
 def test_slow_endpoint_is_a_nack(emulator, endpoint, push):
-    """An answer that comes after the ack deadline acknowledges nothing; the message is pushed again."""
+    """An answer after the ack deadline acknowledges nothing. The message is pushed again."""
     endpoint.gate.clear()
     push(ack_deadline_seconds=10)
     emulator.publish(TOPIC, b"a")
@@ -339,7 +339,7 @@ def test_slow_endpoint_is_a_nack(emulator, endpoint, push):
 
 @contextmanager
 def answering(*parts, pause=0.0):
-    """The URL of a server that answers with these parts, and where there is a pause with the last one without end."""
+    """Yield the URL of a server that answers with these parts. With a pause it sends the last one without end."""
 
     class Handler(StreamRequestHandler):
         def handle(self):
@@ -363,7 +363,7 @@ def answering(*parts, pause=0.0):
     ids=["headers", "body"],
 )
 def test_answer_that_drips_is_none(parts):
-    """The time is that of the whole body and not of each piece; headers end after a hundred lines."""
+    """The timeout is for the whole body instead of each piece. Headers end after a hundred lines."""
     begin = time.monotonic()
     with answering(*parts, pause=0.01) as url, closing(Poster(url)) as poster:
         assert 0 == poster.post({}, b"", timeout=0.3)
@@ -371,7 +371,7 @@ def test_answer_that_drips_is_none(parts):
 
 
 def test_nobody_listens_yet(emulator, endpoint, push, call):
-    """An endpoint that refuses connections is retried; a new endpoint gets the message."""
+    """An endpoint that refuses connections is retried. A new endpoint gets the message."""
     emulator.create_topic(TOPIC)
     emulator.create_subscription(SUB, TOPIC, push_config={"push_endpoint": "http://127.0.0.1:9/"})
     emulator.publish(TOPIC, b"a")
@@ -419,7 +419,7 @@ def test_subscription_that_pushes_nothing_expires(emulator, endpoint, push):
 
 
 def test_pulling_takes_over_what_was_not_pushed(emulator, endpoint, push, call):
-    """Switching to pull keeps the messages: what the endpoint refused is pulled."""
+    """Switching to pull keeps the messages: those that the endpoint refused are pulled."""
     endpoint.answers.extend([500] * 100)
     push()
     emulator.publish(TOPIC, b"a")
@@ -455,7 +455,7 @@ def test_emulator_stops_while_an_endpoint_is_slow(endpoint):
 
 
 def test_exception_of_a_push_ends_the_emulator(endpoint, monkeypatch):
-    """A mistake of ours on a push thread is no silence: whoever asks the emulator next is told."""
+    """A bug of ours on a push thread is not silent: the next caller of the emulator gets the error."""
 
     def fail(*_):
         raise RuntimeError("a mistake")

@@ -56,7 +56,7 @@ def test_permissive_keeps_the_row_and_says_why(emulator: Emulator, names: Names)
 
 
 def test_dropmalformed_drops_and_counts(emulator: Emulator, names: Names):
-    """DROPMALFORMED: no row, and the driver is told how many."""
+    """DROPMALFORMED: no row, and the number is reported to the driver."""
     told: list[int] = []
 
     made = list(rows(emulator, names, mode="DROPMALFORMED").of(iter([batch(GOOD, BAD), batch(BAD, BAD)]), told.append))
@@ -72,7 +72,7 @@ def test_failfast_names_the_message(emulator: Emulator, names: Names):
 
 
 def test_dead_letters_say_what_was_wrong(emulator: Emulator, names: Names):
-    """`deadLetterTopic`: payload and own attributes go there with the reason, before the rows of the batch go on."""
+    """`deadLetterTopic`: payload and own attributes go there with the reason, before the rows of the batch continue."""
     emulator.create_topic(names.topic)
     emulator.create_subscription(f"{names.subscription}-dead", names.topic)
 
@@ -106,7 +106,7 @@ def test_dead_letter_has_the_ordering_key_as_an_attribute(emulator: Emulator, na
 
 
 def test_dead_letter_has_the_attributes_that_there_is_room_for(emulator: Emulator, names: Names):
-    """A dead letter has at most 100 attributes, too, some of which are its own."""
+    """A dead letter has at most 100 attributes, including its own."""
     emulator.create_topic(names.topic)
     emulator.create_subscription(f"{names.subscription}-dead", names.topic)
     attributes = {f"k{n}": "v" * 1024 for n in range(100)}
@@ -122,7 +122,7 @@ def test_dead_letter_has_the_attributes_that_there_is_room_for(emulator: Emulato
 
 
 def test_large_dead_letters_are_cut_and_fit_their_requests(emulator: Emulator, names: Names):
-    """A payload that is nearly too large for Pub/Sub is cut, for a dead letter has more attributes."""
+    """A payload near Pub/Sub's limit is cut, because a dead letter has more attributes."""
     emulator.create_topic(names.topic)
     emulator.create_subscription(f"{names.subscription}-dead", names.topic)
     lengths = [4_900_000, 6_000_000, 1, 9_999_900]

@@ -1,4 +1,4 @@
-"""What is most easily got wrong about resources and what may be published, each rule once, over real RPCs."""
+"""The rules of resources and publishing that are easiest to get wrong, each once, over real RPCs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_get_is_full_and_lists_are_basic_by_default(client, emulator):
     ],
 )
 def test_seconds_that_are_no_retention_are_told_so(emulator, seconds, sentence):
-    """A retention out of bounds is refused in a sentence about the seconds, not about how a Duration is written."""
+    """The error of a retention out of bounds is about the seconds, not about how a Duration is written."""
     with pytest.raises((RpcError, ValueError), match=re.escape(sentence)):
         emulator.create_topic(TOPIC, message_retention_duration=seconds)
 
@@ -61,7 +61,7 @@ def test_seconds_that_are_no_retention_are_told_so(emulator, seconds, sentence):
 
 
 def test_unused_subscription_expires_after_31_days(client, emulator, subscribe):
-    """The default policy is filled in, and a subscription that nobody uses for that long is gone."""
+    """The default policy is filled in, and a subscription that is unused for that long is gone."""
     subscribe()
     assert 31 * DAY == client.subscription().expiration_policy.ttl.seconds
     emulator.advance(30 * DAY)
@@ -76,7 +76,7 @@ def test_unused_subscription_expires_after_31_days(client, emulator, subscribe):
 
 
 def test_policy_without_ttl_means_never(client, emulator, subscribe):
-    """A given policy without ttl stays as it is, and the subscription does not expire."""
+    """A policy without ttl stays as it is, and the subscription does not expire."""
     subscribe(expiration_policy={})
 
     emulator.advance(1000 * DAY)
@@ -90,7 +90,7 @@ def test_policy_without_ttl_means_never(client, emulator, subscribe):
 
 
 def test_masked_field_that_is_unset_is_cleared(client, subscribe):
-    """A field named by the mask and left out of the resource goes back to its default; others stay."""
+    """A field named by the mask and left out of the resource returns to its default. Others stay."""
     subscribe(ack_deadline_seconds=30, labels={"a": "b"}, retry_policy={})
 
     client.update("ack_deadline_seconds", "retry_policy")
@@ -146,7 +146,7 @@ def test_one_bad_path_changes_nothing(client, subscribe, path, sentence):
 
 
 def test_bad_value_changes_nothing(client, subscribe):
-    """A good path with a value out of bounds refuses the good ones beside it, too."""
+    """A value out of bounds also rejects the valid paths of its mask."""
     subscribe()
 
     with refused("INVALID_ARGUMENT", "ack_deadline=9"):
@@ -164,8 +164,7 @@ def test_bad_value_changes_nothing(client, subscribe):
     ],
 )
 def test_duration_that_is_none_is_refused(client, subscribe, path, fields):
-    """A Duration that is out of its type's range is refused; kept, it would break every JSON answer about the
-    subscription."""
+    """A Duration out of its type's range is refused. Kept, it would break every JSON answer about the subscription."""
     subscribe()
 
     with refused("INVALID_ARGUMENT", "Duration is not valid"):
@@ -214,7 +213,7 @@ def test_long_refusal_arrives(client, name):
     ],
 )
 def test_one_bad_message_refuses_the_whole_request(client, emulator, subscribe, sentence, message):
-    """Nothing of a refused request is published; limits count bytes, not characters."""
+    """Nothing of a refused request is published. Limits count bytes, not characters."""
     subscribe()
 
     with refused("INVALID_ARGUMENT", sentence):
@@ -246,7 +245,7 @@ def test_request_is_limited_to_ten_million_bytes(client, emulator, subscribe):
 
 
 def test_publisher_cannot_set_id_and_time(client, emulator, subscribe):
-    """The server's own replace what a client put there."""
+    """The server's own values replace the client's."""
     subscribe()
 
     response = client.publish({"data": b"a", "message_id": "7", "publish_time": {"seconds": 5}})
@@ -258,7 +257,7 @@ def test_publisher_cannot_set_id_and_time(client, emulator, subscribe):
 
 
 def test_unknown_fields_of_a_message_are_dropped(client, emulator, subscribe):
-    """A field that the API does not know, a group of protobuf's oldest kind among them, harms nobody and is not
+    """A field that the API does not know, even a group of protobuf's oldest kind, does no harm and is not
     delivered."""
     subscribe(filter="attributes:a")
     known = protos.PubsubMessage(data=b"x", attributes={"a": ""}).SerializeToString()
@@ -280,7 +279,7 @@ def test_unknown_fields_of_a_message_are_dropped(client, emulator, subscribe):
 
 
 def test_page_token_outlives_the_item_it_points_at(client, emulator):
-    """Pages are sorted by name; deleting the last item of a page does not break the next."""
+    """Pages are sorted by name. Deleting the last item of a page does not break the next."""
     names = [f"projects/p/topics/topic-{letter}" for letter in "abcd"]
     for name in names:
         emulator.create_topic(name)
@@ -304,7 +303,7 @@ def test_names_are_given_where_none_is(client, subscribe):
 
 
 def test_durations_of_the_methods_for_tests_are_seconds(client, subscribe):
-    """Durations given to `Emulator.create_subscription` are seconds, wherever they are and of any fineness."""
+    """Durations passed to `Emulator.create_subscription` are seconds, in any field and of any precision."""
     subscribe(retry_policy={"minimum_backoff": 5, "maximum_backoff": 60.5}, message_retention_duration=600.25)
 
     kept = client.subscription()
@@ -354,7 +353,7 @@ def test_emulator_that_does_not_run_says_so(use):
 
 
 def test_emulator_that_runs_is_not_started_again(client, emulator, subscribe):
-    """A second `start` is an error; the first start's state stays, for RPCs and for the methods for tests."""
+    """A second `start` is an error. The first start's state stays, for RPCs and for the methods for tests."""
     subscribe()
 
     with pytest.raises(RuntimeError, match="The emulator is running"):
@@ -365,7 +364,7 @@ def test_emulator_that_runs_is_not_started_again(client, emulator, subscribe):
 
 
 def test_exports_and_transforms_do_not_pretend(client, emulator, subscribe):
-    """An export that goes nowhere says so in its state; a transform of a kind that is not run is refused."""
+    """The state of an export without a destination says so. A transform of an unsupported kind is refused."""
     subscribe(bigquery_config={"table": "p.d.t"})
     function = {"ai_inference": {"endpoint": "projects/p/locations/l/endpoints/e"}}
 

@@ -34,7 +34,7 @@ def emulator():
 
 @pytest.fixture
 def rest(emulator):
-    """Ask the JSON API; the answer is status and what the body says."""
+    """Ask the JSON API and return the status and the parsed body."""
     connection = http.client.HTTPConnection(emulator.host, emulator.port, timeout=20)
 
     def ask(verb, path, body=None, **headers):
@@ -67,7 +67,7 @@ def said_to(emulator, request):
 
 
 def test_page_of_another_site_publishes_nothing(rest, emulator):
-    """A browser sends a form's POST for any page; its Origin tells. A name that nobody told the emulator is taken."""
+    """A browser sends a form's POST for any page, and its Origin shows that. An unknown host name is accepted."""
     set_up(emulator)
     path, body = f"/v1/{TOPIC}:publish", {"messages": [{"data": "aGVsbG8="}]}
 
@@ -89,7 +89,7 @@ def test_root_says_ok(rest):
 
 
 def test_get_may_have_a_body(rest):
-    """The body of a GET is ignored, and not taken for the next request."""
+    """The body of a GET is ignored instead of being read as the next request."""
     assert (200, "Ok\n") == rest("GET", "/", b"hello")
     assert (200, {}) == rest("GET", "/v1/projects/p/topics", b"hello")
     assert (200, "Ok\n") == rest("GET", "/")
@@ -152,7 +152,7 @@ def test_errors_are_those_of_grpc(rest, emulator):
     ],
 )
 def test_masks_are_of_either_case(rest, emulator, mask):
-    """A PATCH names fields in camel case, snake case or both; an unknown one is refused and changes nothing."""
+    """A PATCH names fields in camel case, snake case or both. An unknown one is refused and changes nothing."""
     set_up(emulator)
     change = {"subscription": {"ackDeadlineSeconds": 30, "retainAckedMessages": True}}
 
@@ -266,13 +266,13 @@ def begin_pull(emulator, connection):
 def deliveries_after_pull(emulator):
     """How often a message was delivered that came when no Pull waited any more."""
     broker = emulator._running.engine.broker
-    wait_until(lambda: not broker.subscriptions[SUB].consumers.connected, seconds=5)  # it would give up after 10
+    wait_until(lambda: not broker.subscriptions[SUB].consumers.connected, seconds=5)  # its own limit is 10
     emulator.publish(TOPIC, b"a")
     return [message.deliveries for message in emulator.messages(SUB)]
 
 
 def test_client_that_left_takes_no_message(emulator):
-    """A Pull whose connection is gone is cancelled: a message published later is leased to nobody."""
+    """A Pull whose connection is gone is cancelled: a message published later is not leased."""
     set_up(emulator)
 
     with socket.create_connection((emulator.host, emulator.port)) as connection:
@@ -382,7 +382,7 @@ def test_body_that_cannot_be_read_ends_the_connection(emulator, reason, headers,
     ],
 )
 def test_request_that_breaks_off_is_not_done(emulator, rest_of_request):
-    """A client that ends in the middle of its body has asked for nothing yet, even if what came is a request too."""
+    """A client that ends in the middle of its body has not asked yet, even if the received part is also a request."""
     answer = said_to(emulator, f"PUT /v1/{TOPIC} HTTP/1.1\r\nHost: localhost\r\n".encode() + rest_of_request)
 
     assert b"HTTP/1.1 400 Bad Request" == answer.partition(b"\r\n")[0]
@@ -390,7 +390,7 @@ def test_request_that_breaks_off_is_not_done(emulator, rest_of_request):
 
 
 def test_policy_is_read_and_written(rest, emulator):
-    """IAM's methods stand beside the resource: GET to read, POST to write and to test."""
+    """IAM's methods are at the resource's path: GET to read, POST to write and to test."""
     emulator.create_topic(TOPIC)
     bindings = [{"role": "roles/pubsub.viewer", "members": ["allUsers"]}]
 
@@ -423,7 +423,7 @@ def test_faults_and_records_do_not_care_about_the_way(rest, emulator):
     [("X-Goog-Name", "caf\xe9"), ("X-Goog-Name$", "a"), ("X-Goog-Ext-1-bin", "AAAA")],
 )
 def test_header_that_grpc_has_no_place_for_stays_behind(rest, emulator, name, value):
-    """A header that cannot be gRPC metadata is dropped; the request and its other headers stay."""
+    """A header that cannot be gRPC metadata is dropped. The request and its other headers stay."""
     assert (200, {}) == rest("GET", "/v1/projects/p/topics", **{"X-Goog-User-Project": "p", name: value})
 
     assert [("x-goog-user-project", "p")] == [each for each in emulator.calls[0].metadata if each[0].startswith("x-")]

@@ -39,7 +39,7 @@ def test_python_client_speaks_rest(emulator):
 
 @pytest.fixture
 def gcloud(emulator, tmp_path):
-    """Run `gcloud pubsub` against the emulator; the answer is its JSON."""
+    """Run `gcloud pubsub` against the emulator and return its JSON."""
     if shutil.which("gcloud") is None:
         pytest.skip("gcloud is not installed")
     environment = os.environ | {

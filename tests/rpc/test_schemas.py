@@ -1,4 +1,4 @@
-"""What is most easily got wrong about schemas and their revisions, each rule once, over real RPCs."""
+"""The rules of schemas and their revisions that are easiest to get wrong, each once, over real RPCs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_rollback_is_a_new_revision(client, emulator):
 
 
 def test_message_names_the_revision_that_matched(client, emulator):
-    """Revisions are tried newest first; the delivered attributes name the one that fits."""
+    """Revisions are tried newest first. The delivered attributes name the one that fits."""
     emulator.create_schema(SCHEMA, "AVRO", V1)
     first = client.ask("SchemaService/GetSchema", name=SCHEMA).revision_id
     second = commit(client, V2)
@@ -53,7 +53,7 @@ def test_message_names_the_revision_that_matched(client, emulator):
 
 
 def test_revisions_outside_the_range_are_not_tried(client, emulator):
-    """A topic that allows the first revision alone refuses what only the second fits."""
+    """A topic that allows the first revision alone refuses messages that only fit the second."""
     emulator.create_schema(SCHEMA, "AVRO", V1)
     first = client.ask("SchemaService/GetSchema", name=SCHEMA).revision_id
     commit(client, V2)
@@ -66,7 +66,7 @@ def test_revisions_outside_the_range_are_not_tried(client, emulator):
 
 
 def test_deleted_revision_is_a_bound_still(client, emulator):
-    """A topic that begins with the second revision does not take what fits the first, though the second is deleted."""
+    """A topic that begins with the second revision refuses messages of the first, even after the second is deleted."""
     emulator.create_schema(SCHEMA, "AVRO", V2)
     second = commit(client, V1)
     settings = {"schema": SCHEMA, "encoding": 1, "first_revision_id": second}

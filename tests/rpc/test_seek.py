@@ -1,4 +1,4 @@
-"""What topics, subscriptions and snapshots retain, and what a seek brings back, each rule once, over real RPCs."""
+"""Retention of topics, subscriptions and snapshots, and the effect of a seek, each rule once, over real RPCs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_topic_retention_ends(client, emulator):
 
 
 def test_topic_retention_ends_with_its_topic(client, emulator):
-    """What a deleted topic had kept goes when the subscription's own retention is over, without a request."""
+    """The messages of a deleted topic go when the subscription's own retention is over, without a request."""
     emulator.create_topic(TOPIC, message_retention_duration=3600)
     emulator.create_subscription(SUB, TOPIC, message_retention_duration=600)
     emulator.publish(TOPIC, b"a")
@@ -64,7 +64,7 @@ def test_subscription_shows_the_retention_of_its_topic(client, emulator, subscri
 
 
 def test_seek_to_the_future_spares_what_comes_after(client, emulator, subscribe):
-    """A Seek to the future acks the messages published so far, outstanding ones, too, and none published later."""
+    """A Seek to the future acks the messages published so far, including outstanding ones, and none published later."""
     subscribe()
     emulator.publish(TOPIC, b"a", b"b")
     client.pull(most=1)
@@ -95,7 +95,7 @@ def test_snapshot_serves_a_sibling(client, emulator, subscribe):
 
 
 def test_snapshot_expires_with_its_oldest_message(client, emulator, subscribe):
-    """A snapshot lives seven days less the age of its backlog; with less than an hour left there is none."""
+    """A snapshot lives seven days less the age of its backlog. With less than an hour left it is not created."""
     subscribe(message_retention_duration=31 * DAY)
     emulator.publish(TOPIC, b"a")
     emulator.advance(3 * DAY)
@@ -145,7 +145,7 @@ def test_snapshot_outlives_its_topic(client, emulator, subscribe):
 
 
 def test_snapshot_moves_to_an_earlier_end_only(client, emulator, subscribe):
-    """A snapshot's end can be moved to an earlier time, never the past, by whatever mask path; it is deleted then."""
+    """A snapshot's end can be moved to an earlier time, never the past, by whatever mask path. Then it is deleted."""
     subscribe()
     snapshot = client.ask("Subscriber/CreateSnapshot", subscription=SUB, name="projects/p/snapshots/moment")
     last = snapshot.expire_time.seconds
@@ -179,7 +179,7 @@ def test_seek_replays_an_ordered_subscription_in_order(client, emulator, subscri
 
 
 def test_seek_replays_what_was_acked_behind_a_gap(client, emulator, subscribe):
-    """An ack of a key's later message is kept when the earlier ones are acked; a seek before that does not lose it."""
+    """An ack of a key's later message is kept when the earlier ones are acked. A seek before that does not lose it."""
     subscribe(enable_message_ordering=True, retain_acked_messages=True)
     emulator.publish(TOPIC, *keyed("1", "2", "3"))
     _, second, _ = client.pull()

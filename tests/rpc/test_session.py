@@ -100,7 +100,7 @@ def test_budget_bounds_a_batch(query: Engine, names: Names):
 
 
 def test_actions_see_equal_rows(query: Engine, names: Names):
-    """A batch that is planned and read three times gives the same rows in the same order."""
+    """A batch that is planned and read three times returns the same rows in the same order."""
     query.emulator.publish(names.topic, *MANY)
     query.start()
     until(lambda: query.trigger(actions=3) and len(query.rows) == len(MANY), "all rows")
@@ -280,7 +280,7 @@ def test_store_requests_are_those_of_the_model(query: Engine, names: Names, monk
 
 
 def test_a_task_fetches_so_many_at_most(query: Engine, names: Names):
-    """`maxRecordsPerFetch` bounds what each task pulls, below its share of the budget."""
+    """`maxRecordsPerFetch` limits the pull of each task, below its share of the budget."""
     query.options = replace(query.options, max_records_per_fetch=100)
     start_with(query, names, *MANY)
     query.trigger()
@@ -289,7 +289,7 @@ def test_a_task_fetches_so_many_at_most(query: Engine, names: Names):
 
 
 def test_acks_that_a_restart_took_over_are_counted(query: Engine, names: Names):
-    """The metrics count unacknowledged messages of an earlier run, too."""
+    """The metrics also count unacknowledged messages of an earlier run."""
     query.emulator.publish(names.topic, "a", "b")
     query.start()
     run_until(query, 2)

@@ -1,4 +1,4 @@
-"""`availableNow` and `once`: what a run reads before it ends, and what it says of the rest."""
+"""`availableNow` and `once`: the messages a run reads before it ends, and its report of the rest."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_one_batch_of_spark_4_0_says_that_there_is_more(query: Engine, names: Na
 
 
 def test_once_waits_until_no_more_comes(query: Engine, names: Names):
-    """`once` asks once under every Spark: its batch has what comes later, too, not the first response alone."""
+    """`once` asks once under every Spark: its batch also has later messages, instead of only the first response."""
     query.emulator.publish(names.topic, "a")
     query.start()
     assert query.session is not None
@@ -125,7 +125,7 @@ def test_available_now_does_not_use_up_delivery_attempts(query: Engine, names: N
 
 
 def test_stop_ends_a_long_wait(query: Engine, names: Names):
-    """A stopped `availableNow` query does not go on waiting for what may still come."""
+    """A stopped `availableNow` query does not wait for more messages."""
     query.options = replace(query.options, idle_timeout=600)
     query.start()
     assert query.session is not None

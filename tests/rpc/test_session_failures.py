@@ -1,4 +1,4 @@
-"""The driver's session where the service fails, refuses, is silent or starts again, and what a stop leaves behind."""
+"""The driver's session if the service fails, refuses, is silent or restarts, and the state after a stop."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_exactly_once_delivery_failures(emulator: Emulator, names: Names, query:
 
 
 def test_exactly_once_delivery_failures_of_many(emulator: Emulator, names: Names, query: Engine):
-    """The service names each failed id. A whole request of them is an answer, and not a broken connection."""
+    """The service names each failed id. A whole request of them is an answer instead of a broken connection."""
     name = f"{names.subscription}-once"
     emulator.create_subscription(name, names.topic, enable_exactly_once_delivery=True)
     query.options = replace(query.options, subscription_id=name)
@@ -176,7 +176,7 @@ def test_stop_does_not_wait_for_a_service_that_is_silent(query: Engine, names: N
 
 
 def test_restart_of_the_service(names: Names, tmp_path: Path, options: ReadOptions):
-    """The emulator goes away in the middle of a batch and comes back: the query goes on by itself."""
+    """The emulator goes away in the middle of a batch and returns: the query continues by itself."""
     first = Emulator()
     first.start()
     _resources(first, names)
@@ -200,7 +200,7 @@ def test_restart_of_the_service(names: Names, tmp_path: Path, options: ReadOptio
 
 
 def test_message_of_a_restarted_emulator_is_no_redelivery(names: Names, tmp_path: Path, options: ReadOptions):
-    """A restarted emulator gives new message ids: a message whose ack is in doubt, and a new one, are two."""
+    """A restarted emulator assigns new message ids: a message whose ack is in doubt, and a new one, are two."""
     first = Emulator()
     first.start()
     _resources(first, names)

@@ -1,4 +1,4 @@
-"""Batches that are given again: replays after a crash, lost logs, copies of a checkpoint, a second query."""
+"""Batches that are replayed: after a crash, lost logs, copies of a checkpoint, a second query."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_part_after_the_manifest_is_ignored(query: Engine, names: Names, monkeyp
 
 
 def test_task_of_an_earlier_run_fails(query: Engine, names: Names):
-    """A task that outlives its driver stages nothing where a later run owns the area. Its messages come again."""
+    """A task that outlives its driver stages nothing if a later run owns the area. Its messages are redelivered."""
     start_with(query, names, *MANY)
     die_in_a_batch(query, parts=0)
     [late, *_] = query.orphans[1:]
@@ -86,7 +86,7 @@ def test_task_of_an_earlier_run_fails(query: Engine, names: Names):
 
 
 def test_second_query_on_a_copied_checkpoint_takes_over(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
-    """The first query fails when it plans its next batch. The second gives and acknowledges what the first has not."""
+    """The first query fails when it plans its next batch. The second delivers and acknowledges the rest."""
     monkeypatch.setattr(Engine, "streams_are_gone", lambda _: None)  # two queries have two
     start_and_acknowledge(query, names, "a")
     second = replace(query, session=None, offsets=[*query.offsets], written={**query.written}, evaluations={})
@@ -130,7 +130,7 @@ def test_forgiven_loss_leaves_the_batches_of_another_query(
 
 
 def test_staging_that_vanishes_between_two_actions_fails_the_second(query: Engine, names: Names):
-    """A task that pulled again would give, and have acknowledged, messages that the first action never saw."""
+    """A task that pulled again would return, and have acknowledged, messages that the first action never saw."""
     start_with(query, names, *MANY)
     end = query.session.latest_offset(query.session.initial_offset(), query.budget)  # type: ignore[union-attr]
     partitions = query.session.partitions(query.session.initial_offset(), end)  # type: ignore[union-attr]
@@ -253,11 +253,11 @@ def test_checkpoint_of_a_backup_uses_its_numbers_again(query: Engine, names: Nam
 
 
 def test_batch_that_the_offset_log_has_lost_is_given_again(query: Engine, names: Names):
-    """After the last offset was removed, all parts staged under its number are given, and only they are acked."""
+    """After the last offset was removed, all parts staged under its number are returned, and only they are acked."""
     start_with(query, names, *MANY)
     die_in_a_batch(query, parts=2)
     del query.offsets[1:]
-    query.emulator.publish(names.topic, "x")  # for which the driver stream is enough
+    query.emulator.publish(names.topic, "x")  # the driver stream is enough for it
     query.start()
     run_until(query, len(MANY))
     acked(query, len(MANY))
@@ -266,7 +266,7 @@ def test_batch_that_the_offset_log_has_lost_is_given_again(query: Engine, names:
 
 
 def test_keys_stay_in_order_where_the_offset_log_has_lost_a_batch(emulator: Emulator, names: Names, query: Engine):
-    """Buffered messages stay buffered while that batch is given again: some of them nacked would come second."""
+    """Buffered messages stay buffered while that batch is replayed: if nacked, some would be out of order."""
     name, key = f"{names.subscription}-ordered", [f"k{n}" for n in range(20)]
     emulator.create_subscription(name, names.topic, enable_message_ordering=True)
     query.options = replace(query.options, subscription_id=name)
@@ -369,7 +369,7 @@ def test_checkpoint_that_is_put_back_to_its_start_does_not_seek(query: Engine, n
 
 @pytest.mark.parametrize("forgive", [False, True])
 def test_deleted_batch_is_asked_for_again(query: Engine, names: Names, forgive: bool):
-    """A checkpoint that was rolled back behind an acknowledged batch fails, or goes on without it if told to."""
+    """A checkpoint rolled back behind an acknowledged batch fails, or continues without it if an option allows that."""
     query.options = replace(query.options, fail_on_data_loss=not forgive)
     start_and_acknowledge(query, names, "a")
     query.stop()
@@ -405,7 +405,7 @@ def test_old_spark_shows_a_batch_that_is_not_committed(query: Engine, names: Nam
 
 @pytest.mark.parametrize("passes_start", [True, False])
 def test_old_batch_that_is_looked_at_again_moves_nothing(query: Engine, names: Names, passes_start: bool):
-    """A DataFrame of `foreachBatch` that was kept: the query goes on from where it is, and counts nothing twice."""
+    """If a DataFrame of `foreachBatch` was kept, the query continues from its position, and counts nothing twice."""
     query.passes_start = passes_start
     query.options = replace(query.options, fail_on_data_loss=False)
     start_and_acknowledge(query, names, *"abc")
@@ -441,7 +441,7 @@ def test_duplicates_in_the_buffer_are_one_row(query: Engine, names: Names):
 
 
 def test_lost_staging_area_loses_no_message(query: Engine, names: Names, tmp_path: Path):
-    """When the disk is gone nothing in it was acknowledged: the messages come again."""
+    """When the disk is gone nothing in it was acknowledged: the messages are redelivered."""
     start_with(query, names, "a", "b")
     die_in_a_batch(query, parts=1)
     for file in sorted(tmp_path.rglob("*"), reverse=True):
@@ -456,8 +456,8 @@ def test_lost_staging_area_loses_no_message(query: Engine, names: Names, tmp_pat
 
 @pytest.mark.parametrize("passes_start", [True, False], ids=["4.2", "4.0"])
 def test_area_that_is_left_and_used_again(query: Engine, names: Names, tmp_path: Path, passes_start: bool):
-    """A batch that was staged elsewhere is refused. If it is forgiven, what the first area holds of it is not
-    acknowledged when the query comes back."""
+    """A batch that was staged elsewhere is refused. If an option forgives it, the first area's messages of it are not
+    acknowledged when the query returns."""
     query.passes_start = passes_start
     start_with(query, names, "a", "b", "c")
     die_in_a_batch(query, parts=1)

@@ -57,7 +57,7 @@ class Topic:
         self.client.ask("SchemaService/CommitSchema", name=self.names.schema, schema=schema)
 
     def commit_other(self, definition: str) -> None:
-        """Give the topic another schema."""
+        """Set another schema of the topic."""
         name = f"{self.names.schema}-other"
         self.query.emulator.create_schema(name, "AVRO", definition)
         settings = protos.SchemaSettings(schema=name, encoding=ENCODING_NUMBERS["JSON"])

@@ -28,7 +28,7 @@ from tests.rpc.session import (
 
 
 def test_missing_subscription_is_created_with_its_settings(emulator: Emulator, names: Names, query: Engine):
-    """`topicId` says on which topic. Every setting that was given is on the subscription."""
+    """`topicId` names the topic. Every setting that was passed is on the subscription."""
     name = f"{names.subscription}-new"
     query.options = replace(
         query.options,
@@ -51,7 +51,7 @@ def test_missing_subscription_is_created_with_its_settings(emulator: Emulator, n
 
 
 def test_missing_subscription_without_topic(query: Engine, names: Names):
-    """The error of a missing subscription says what does not exist, and the option that would create it."""
+    """The error of a missing subscription names the missing resource, and the option that would create it."""
     query.options = replace(query.options, subscription_id=f"{names.subscription}-missing")
     query.start()
     with pytest.raises(MissingError, match="With `topicId` the connector creates it"):
@@ -70,7 +70,7 @@ def test_subscription_that_another_query_creates_meanwhile(emulator: Emulator, n
 
 
 def test_subscription_of_another_topic_is_refused(names: Names, query: Engine):
-    """`topicId` creates what is missing. A subscription of another topic has other messages than were asked for."""
+    """`topicId` creates missing resources. A subscription of another topic has other messages than expected."""
     query.options = replace(query.options, topic_id=f"{names.topic}-other")
     query.start()
     with pytest.raises(OptionsError, match=f"`topicId` is `{names.topic}-other`, but .* of `{names.topic}`. Correct"):
@@ -118,7 +118,7 @@ def test_subscription_is_kept_when_the_query_failed(emulator: Emulator, names: N
 
 
 def emulator_subscription(emulator: Emulator, names: Names) -> str:
-    """The name of the subscription, as the service gives it."""
+    """Return the name of the subscription, as the service returns it."""
     return str(google(emulator).get_subscription(subscription=names.subscription).name)
 
 
@@ -140,7 +140,7 @@ def test_missing_permission_is_an_error_at_the_start(
 def test_permissions_that_cannot_be_asked_for_do_not_stop_the_query(
     emulator: Emulator, names: Names, query: Engine, caplog: pytest.LogCaptureFixture, code: Code, warns: bool
 ):
-    """Where the service cannot tell what is granted a WARNING says so. An emulator may not know the call."""
+    """If the service cannot report the permissions, a WARNING says so. An emulator may not know the call."""
     emulator.fail("TestIamPermissions", code, count=9)
     emulator.publish(names.topic, "a")
     query.start()
@@ -253,7 +253,7 @@ def _read_a_and_after_a_restart_b(query: Engine, names: Names) -> None:
 
 
 def test_start_goes_back_to_a_snapshot(emulator: Emulator, names: Names, query: Engine):
-    """`startingSnapshot` gives a new checkpoint what was not acknowledged when the snapshot was taken, once."""
+    """`startingSnapshot` delivers messages unacknowledged at the time of the snapshot to a new checkpoint, once."""
     snapshot = f"projects/{names.project}/snapshots/before"
     emulator.publish(names.topic, "a")
     google(emulator).create_snapshot(name=snapshot, subscription=names.subscription)
@@ -284,7 +284,7 @@ def test_what_is_missing_is_what_is_named(names: Names, query: Engine, given: di
 
 
 def test_start_seeks_once(emulator: Emulator, names: Names, query: Engine):
-    """`startingTimestamp` takes a new checkpoint back in time, and leaves a restart where it is."""
+    """`startingTimestamp` takes a new checkpoint back in time, and does not move a restart."""
     name = f"{names.subscription}-kept"
     emulator.create_subscription(name, names.topic, retain_acked_messages=True)
     before = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=1)

@@ -113,7 +113,7 @@ def test_bad_later_request_ends_the_stream(channel, subscription, later):
 
 
 def test_acks_on_the_stream_count(emulator, channel, subscription, names):
-    """Messages acked on the stream leave the backlog; the next message proves that the ack was read."""
+    """Messages acked on the stream leave the backlog. The next message proves that the ack was read."""
     emulator.publish(names.topic, "a")
     stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=10, max_outstanding_messages=1)
     [first] = stream.receive(1)
@@ -126,7 +126,7 @@ def test_acks_on_the_stream_count(emulator, channel, subscription, names):
 
 
 def test_every_response_tells_the_properties(emulator, channel, names):
-    """Exactly-once and ordering are told with the messages."""
+    """The exactly-once and ordering settings are sent with the messages."""
     emulator.create_topic(names.topic)
     emulator.create_subscription(
         names.subscription, names.topic, enable_exactly_once_delivery=True, enable_message_ordering=True
@@ -141,7 +141,7 @@ def test_every_response_tells_the_properties(emulator, channel, names):
 
 
 def test_last_deadline_for_an_ack_id_counts(emulator, channel, subscription, names):
-    """One request may say several for one message; they are taken in their order."""
+    """One request may have several changes of one message. They are applied in their order."""
     emulator.publish(names.topic, "a", "b")
     stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=60)
     first, second = stream.receive(2)
@@ -157,7 +157,7 @@ def test_last_deadline_for_an_ack_id_counts(emulator, channel, subscription, nam
 
 
 def test_outstanding_messages_hold_back_the_rest(emulator, channel, subscription, names):
-    """No more than the limit is out; a nack makes room as an ack does."""
+    """No more than the limit is out. A nack makes room as an ack does."""
     emulator.publish(names.topic, *"abc")
     stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=10, max_outstanding_messages=2)
     first, _ = stream.receive(2)
@@ -181,7 +181,7 @@ def test_outstanding_bytes_hold_back_the_rest(emulator, channel, subscription, n
 
 
 def test_stream_deadline_decides_about_redelivery(emulator, channel, subscription, names):
-    """The stream's deadline replaces the subscription's, and a later request changes it for what comes then."""
+    """The stream's deadline replaces the subscription's, and a later request changes it for later messages."""
     emulator.publish(names.topic, "a")
     stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=60)
     [first] = stream.receive(1)
@@ -196,7 +196,7 @@ def test_stream_deadline_decides_about_redelivery(emulator, channel, subscriptio
 
 
 def test_half_closed_stream_ends_after_its_acks(emulator, channel, subscription, names):
-    """A client that half-closes its stream gets its end with OK; its last acks count, and nothing more is sent."""
+    """A client that half-closes its stream gets its end with OK. Its last acks count, and nothing more is sent."""
     stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=10)
     emulator.publish(names.topic, "a")
     [received] = stream.receive(1)
@@ -234,7 +234,7 @@ def test_deleted_subscription_ends_its_streams(emulator, channel, subscription):
 
 
 def test_streams_are_closed_at_will(emulator, channel, subscription, names):
-    """`close_streams` ends what is open; a new stream works."""
+    """`close_streams` ends the open streams. A new stream works."""
     emulator.publish(names.topic, "a")
     stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=10)
     [held] = stream.receive(1)
@@ -253,7 +253,7 @@ def test_streams_are_closed_at_will(emulator, channel, subscription, names):
 
 
 def test_ordered_fault_meets_the_next_stream(emulator, channel, subscription):
-    """`fail` is for so many calls; the one after them goes through."""
+    """`fail` is for `count` calls. The call after them succeeds."""
     emulator.fail("StreamingPull", "PERMISSION_DENIED", message="no")
     refused = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=10)
 
@@ -263,7 +263,7 @@ def test_ordered_fault_meets_the_next_stream(emulator, channel, subscription):
 
 
 def test_exactly_once_stream_confirms(emulator, channel, names):
-    """Acks and deadlines are answered id by id; stale ids are told apart."""
+    """Acks and deadlines are answered id by id. Stale ids are distinguished."""
     emulator.create_topic(names.topic)
     emulator.create_subscription(names.subscription, names.topic, enable_exactly_once_delivery=True)
     emulator.publish(names.topic, "a", "b")
@@ -312,7 +312,7 @@ def test_stream_is_open_before_there_is_a_message(channel, subscription):
 
 
 def test_what_falls_due_soon_after_an_advance_comes_then(channel, emulator, subscription, names):
-    """Time goes on from where it was moved to: a lease that has a moment left ends in a moment, though nobody asks."""
+    """Time continues from its new value: a lease with a moment left ends in a moment, even without a request."""
     emulator.publish(names.topic, b"a")
     stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=60)
     stream.receive(1)

@@ -1,4 +1,4 @@
-"""Message transforms over RPCs: at Publish, before Pull, StreamingPull and push; errors, order, dead letters."""
+"""Message transforms over RPCs: at Publish, before Pull, StreamingPull and push. Errors, order, dead letters."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def create(client: Client, topic: list[object] | None = None, subscription: list
 
 
 def test_topic_transforms_at_publish(client):
-    """What is published is what the functions make, in their order; the key stays."""
+    """The output of the functions, in their order, is published. The key stays."""
     again = udf("function g(m) { m.data += '?'; return m; }", "g")
     create(client, topic=[udf(UPPER), again])
 
@@ -46,7 +46,7 @@ def test_topic_transforms_at_publish(client):
 
 
 def test_dropped_messages_have_ids_and_are_not_delivered(client, emulator):
-    """A Publish answers an id for each message, in order; what was dropped is nowhere."""
+    """A Publish returns an id for each message, in order. Dropped messages are nowhere."""
     create(client, topic=[udf(PICKY)])
 
     ids = client.publish({"data": b"a"}, {"data": b"drop"}, {"data": b"b"}).message_ids
@@ -100,7 +100,7 @@ def test_endless_loop_holds_up_nobody_else(client, emulator):
 
 
 def test_schema_is_that_of_what_is_made(client, emulator):
-    """A topic with a schema checks what its functions have made."""
+    """A topic with a schema checks the output of its functions."""
     emulator.create_schema(
         "projects/p/schemas/word",
         "AVRO",
@@ -125,7 +125,7 @@ def test_refusal_counts_the_messages_of_the_request(client, emulator):
 
 
 def test_subscription_transforms_before_delivery(client, emulator):
-    """A pull gets what the functions make, drops are acked, and another subscription sees the original."""
+    """A pull gets the output of the functions, drops are acked, and another subscription sees the original."""
     create(client, subscription=[udf(PICKY)])
     other = "projects/p/subscriptions/other"
     client.ask("Subscriber/CreateSubscription", name=other, topic=TOPIC)
@@ -156,7 +156,7 @@ def test_messages_that_fail_become_dead_letters(client, emulator):
 
 
 def test_key_waits_for_its_failed_message(client, emulator):
-    """What follows a failed message of its key comes after it, not before."""
+    """Messages after a failed message of its key are delivered after it, not before."""
     create(client, subscription=[udf(PICKY)], enable_message_ordering=True)
     client.publish({"data": b"bad", "ordering_key": "k"}, {"data": b"b", "ordering_key": "k"})
     client.publish({"data": b"free", "ordering_key": "other"})
@@ -168,7 +168,7 @@ def test_key_waits_for_its_failed_message(client, emulator):
 
 
 def test_stream_gets_what_functions_make(client, emulator):
-    """A StreamingPull drops and changes as a Pull does, and goes on after a response that was dropped whole."""
+    """A StreamingPull drops and changes as a Pull does, and continues after a response that was dropped whole."""
     create(client, subscription=[udf(PICKY)])
     done = threading.Event()
 
@@ -191,7 +191,7 @@ def test_stream_gets_what_functions_make(client, emulator):
 
 
 def test_push_sends_what_functions_make(client, emulator):
-    """An endpoint is pushed what the functions make; what they drop is acked without a request."""
+    """An endpoint is pushed the output of the functions. Dropped messages are acked without a request."""
     endpoint = Endpoint()
     create(client, subscription=[udf(PICKY)], push_config={"push_endpoint": endpoint.url})
     client.publish({"data": b"drop"}, {"data": b"a"})
@@ -235,7 +235,7 @@ def test_what_cannot_be_run_is_refused(client, emulator, transforms, code, sente
 
 
 def test_transforms_are_updated(client, emulator):
-    """Other functions hold for the next message; without any, messages are as they were published."""
+    """Other functions hold for the next message. Without any, messages are as they were published."""
     create(client, topic=[udf(UPPER)])
     mask = field_mask_pb2.FieldMask(paths=["message_transforms"])
     client.publish({"data": b"a"})

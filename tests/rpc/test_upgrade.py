@@ -61,7 +61,7 @@ def test_an_uncommitted_batch_of_0_1_0_is_replayed(upgraded: Engine, passes_star
 
 
 def test_a_committed_batch_of_0_1_0_is_acknowledged_and_deleted(upgraded: Engine):
-    """Its acks were not sent yet. Today's code sends them and deletes its files, and its rows do not come again."""
+    """Its acks were not sent yet. Today's code sends them, deletes its files, and does not read its rows again."""
     upgraded.committed, upgraded.written = 2, {0: [], 1: ["a", "b", "c"]}
     upgraded.start()
     upgraded.emulator.publish(TOPIC, "d")

@@ -25,7 +25,7 @@ def recording():
 
 @pytest.fixture
 def verb(recording):
-    """Ask for a verb; the answer is status and content."""
+    """Call a verb and return status and content."""
     recording.reset()
     connection = http.client.HTTPConnection(recording.host, recording.port, timeout=20)
 
@@ -78,7 +78,7 @@ def test_verbs_do_what_the_methods_do(recording, verb):
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_a_sentence(verb, method, name, fields, status, sentence):
-    """What is wrong with a request is its answer, in the form of the JSON API's errors."""
+    """The answer to an invalid request is its error, in the form of the JSON API's errors."""
     found, answer = verb(method, name, fields)
 
     assert status == found == answer["error"]["code"]
@@ -96,7 +96,7 @@ def test_other_sites_are_refused(recording, verb):
 
 
 def test_calls_need_a_record(emulator):
-    """Where no calls are kept, `calls` says so; nobody shall take that for none."""
+    """If no calls are kept, `calls` says so, so that the answer is not read as "no calls"."""
     connection = http.client.HTTPConnection(emulator.host, emulator.port, timeout=20)
     connection.request("GET", "/_emulator/calls")
     with connection.getresponse() as response:

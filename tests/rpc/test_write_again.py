@@ -1,4 +1,4 @@
-"""What was read is written: a batch read and a write task against the emulator, without Spark between them."""
+"""Messages that were read are written: a batch read and a write task against the emulator, without Spark."""
 
 from __future__ import annotations
 

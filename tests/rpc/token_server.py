@@ -1,4 +1,4 @@
-"""A token server, STS, IAM Credentials and metadata server in one, on 127.0.0.1, that fails when it is told to."""
+"""A token server, STS, IAM Credentials and metadata server in one, on 127.0.0.1, that fails on request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TokenServer:
         return f"http://{self.address}/token"
 
     def answer(self, path: str) -> Any:
-        """What a server of Google's answers at a path."""
+        """The answer of a Google server at a path."""
         if path.endswith("/token"):
             kind = {"token_type": "Bearer", "issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}
             return {"access_token": self.issue(self.lifetime), "expires_in": int(self.lifetime), **kind}
