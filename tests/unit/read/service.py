@@ -99,8 +99,8 @@ class Call:
 class Service:
     """The service, and the one connection to it."""
 
-    scripts: list[Sequence[Any]] = field(default_factory=list)  # of the streams to come; silence when there are no more
-    answers: list[Exception | None] = field(default_factory=list)  # to the next unary calls; without one they succeed
+    scripts: list[Sequence[Any]] = field(default_factory=list)  # of the next streams, then silence
+    answers: list[Exception | None] = field(default_factory=list)  # to the next unary calls, then success
     openings: list[Any] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     acked: list[list[str]] = field(default_factory=list)  # ids of each request

@@ -12,7 +12,7 @@ from pubsub_spark.read.staging.store import Store
 
 @dataclass(frozen=True)
 class WatchedStore(Store):
-    """before: called with the name and path of each call that reads or changes files. What it raises, the call does."""
+    """before: called with name and path of each call that reads or changes files. The call raises its exceptions."""
 
     before: Callable[[str, str], Any]
 

@@ -1,4 +1,4 @@
-"""A batch read: up to `maxMessages` messages, all of which are nacked, also when the read fails."""
+"""A batch read: up to `maxMessages` messages. All are nacked, also when the read fails."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -64,7 +64,7 @@ def batch_read(service: Service, **given: Any) -> list[bytes]:
 
 @pytest.mark.parametrize(("code", "error"), [(Code.NOT_FOUND, MissingError), (Code.PERMISSION_DENIED, ForbiddenError)])
 def test_batch_read_that_ends_for_good_midway_is_no_answer(code: grpc.StatusCode, error: type[Exception]):
-    """A read that ends with a final error fails, for its rows would pass for all there are, and nacks its messages."""
+    """A read that ends with a final error nacks its messages and fails, or its rows would pass for all there are."""
     service = Service(scripts=[[response("ab"), code]])
     with pytest.raises(error, match=f"`{SUBSCRIPTION}`"):
         batch_read(service)
@@ -94,7 +94,7 @@ def test_batch_read_drops_what_was_delivered_twice():
 
 @pytest.mark.parametrize("policy", [True, False])
 def test_batch_read_warns_of_a_dead_letter_policy(caplog: pytest.LogCaptureFixture, policy: bool):
-    """A look is a failed delivery: a WARNING says after how many of them the messages are in which topic."""
+    """A look is a failed delivery. A WARNING reports after how many of them messages go to the dead-letter topic."""
     dead = types.DeadLetterPolicy(dead_letter_topic="projects/p/topics/dead", max_delivery_attempts=5)
     found = types.Subscription(name=SUBSCRIPTION, dead_letter_policy=dead if policy else None)
     options = ReadOptions(subscription_id=SUBSCRIPTION, endpoint="fake:443")

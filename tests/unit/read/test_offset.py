@@ -22,7 +22,7 @@ def test_json_and_back():
 
 
 def test_subscription_is_kept():
-    """A checkpoint says of which subscription it is. One of an older release does not, and is written as it was."""
+    """A checkpoint names its subscription. One of an older release does not, and is written as it was."""
     offset = Offset("s", 7, "projects/p/subscriptions/s")
     assert offset == Offset.from_json(offset.to_json())
     assert offset.subscription == offset.next.subscription

@@ -1,4 +1,4 @@
-"""The stream reader: SIGTERM, by which Spark ends its process, and Spark's read limits."""
+"""The stream reader: SIGTERM from Spark, which ends its process, and Spark's read limits."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_handler_of_somebody_else_stays():
 
 
 def test_read_limits_are_kept():
-    """`maxMessagesPerTrigger` is Spark's limit by default. What Spark asks for only lowers it."""
+    """`maxMessagesPerTrigger` is Spark's limit by default. Spark's requests only lower it."""
     limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="Spark 4.2 and later ask")
     options = ReadOptions(subscription_id=SUBSCRIPTION, max_messages_per_trigger=10, max_bytes_per_trigger=100)
     reader = PubSubStreamReader(options, EmulatorBackend("localhost:1"), Rows(options, EmulatorBackend("localhost:1")))
@@ -86,7 +86,7 @@ def test_read_limits_are_kept():
 
 
 def test_all_at_once_is_one_batch():
-    """Spark asks for everything if it does not ask again: for `once`, and what it runs like `once`."""
+    """Spark asks for everything if it does not ask again: for `once`, and for triggers that it runs like `once`."""
     limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="Spark 4.2 and later ask")
     assert is_once(limits.ReadAllAvailable())
     assert not is_once(limits.ReadMaxRows(7))
@@ -94,7 +94,7 @@ def test_all_at_once_is_one_batch():
 
 
 def test_store_has_the_credentials_of_pubsub_and_fail_after(monkeypatch: pytest.MonkeyPatch):
-    """`gs://` needs the credentials in tasks, too. The driver's store is what its partitions carry there."""
+    """Tasks also need the credentials of `gs://`. The driver's store is the one that its partitions carry there."""
     monkeypatch.setattr(stream_reader._sigterm, "install", lambda: None)
     monkeypatch.setattr("pubsub_spark.logs.to_stderr", lambda level: None)
     options = ReadOptions(

@@ -108,7 +108,7 @@ class Running:
             self.stream.poll(LONG)
 
     def until(self, condition: Callable[[], Any]) -> None:
-        """Wait for what a thread does."""
+        """Wait for the effect of a thread."""
         end = self.runtime.monotonic() + LONG
         with self.run.changed:
             while not condition():

@@ -1,4 +1,4 @@
-"""A run between Spark's calls: plans that are kept, batches that are evaluated again, and what it warns of."""
+"""A run between Spark's calls: kept plans, batches that are evaluated again, and warnings."""
 
 from __future__ import annotations
 

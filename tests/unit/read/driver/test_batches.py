@@ -162,7 +162,7 @@ def test_ids_are_in_doubt_before_leases_may_end(running: Running):
 
 
 def test_ids_of_a_part_that_is_gone_are_not_in_doubt(running: Running):
-    """Nobody knows them. The ack worker reports it."""
+    """Their ids are unknown. The ack worker reports it."""
     running.stage(1, 0, "a")
     running.commit(1)
     running.staging.delete("1/")
@@ -173,7 +173,7 @@ def test_ids_of_a_part_that_is_gone_are_not_in_doubt(running: Running):
 
 
 def test_store_that_fails_plans_no_batch(running: Running):
-    """A batch that does not exclude what may be delivered again could repeat rows."""
+    """A batch that does not exclude messages that may be delivered again could repeat rows."""
     running.stage(1, 0, "a")
     running.commit(1)
     running.advance(STREAM_LEASE_SECONDS)

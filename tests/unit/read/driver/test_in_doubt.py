@@ -1,4 +1,4 @@
-"""Ids in doubt: found until their time is over, in as few runs as make a batch cost what it has itself."""
+"""Ids in doubt: found until their time is over, in so few runs that a batch costs only its own ids."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_ids_are_in_doubt_until_the_subscription_was_drained():
 
 
 def test_accepted_ids_are_not_in_doubt():
-    """A redelivery that was acknowledged in time is the last one. What is left of a run is another run."""
+    """A redelivery that was acknowledged in time is the last one. The rest of a run is another run."""
     in_doubt = InDoubt("x-")
     in_doubt.add(ids("a", "b"), 1, now=0)
     in_doubt.load("whole", ids("c"), 1, until=0)

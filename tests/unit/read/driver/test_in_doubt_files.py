@@ -1,4 +1,4 @@
-"""The files of ids in doubt: what a restart remembers, and for how long."""
+"""The files of ids in doubt: the ids that a restart remembers, and for how long."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def found(in_doubt: InDoubt, *texts: str) -> list[bool]:
 
 
 def restarted(running: Running, start: int = 10, later: float = 0.0, topic: str | None = None) -> InDoubt:
-    """The ids in doubt of a run that starts so many seconds later, with a lease clock that begins anew."""
+    """Return the ids in doubt of a run that starts `seconds` later, with a new lease clock."""
     return read_in_doubt(running.staging, start, topic, running.runtime.wall() + later, now=5.0)
 
 
@@ -37,7 +37,7 @@ def test_restart_has_the_ids_and_no_more_time_than_was_left(running: Running):
 
 
 def test_time_that_is_over_makes_no_id_forgotten(running: Running):
-    """A run that has not drained the subscription leaves its ids to the next one, for a week."""
+    """A run that has not drained the subscription leaves its ids to the next one. They are kept for a week."""
     running.ledger.in_doubt.add(ids("a"), 7, running.run.now())
     write_in_doubt(running.run)
     after = restarted(running, later=2 * DOUBT_SECONDS)

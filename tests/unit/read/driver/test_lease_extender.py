@@ -1,4 +1,4 @@
-"""The lease extender: leases of buffered and staged messages go on, also while acks or the store stall."""
+"""The lease extender: leases of buffered and staged messages continue, also while acks or the store stall."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RunOf = Callable[..., Running]
 
 @dataclass
 class StallingStore:
-    """What a store does whose reads of some batches do not return before `over`."""
+    """A hook of a store whose reads of some batches do not return before `over`."""
 
     batches: set[int] = field(default_factory=set)
     over: threading.Event = field(default_factory=threading.Event)
@@ -53,7 +53,7 @@ def until_extended(running: Running, now: float, *parts: tuple[int, int]) -> Non
 
 
 def test_parts_of_a_long_batch_are_listed_and_extended(running: Running):
-    """Tasks report nothing, so the driver lists what they have staged, and sets its leases to the longest."""
+    """Tasks report nothing, so the driver lists their staged parts, and sets its leases to the longest."""
     running.stage(1, 0, "a")
     running.stage(1, 1, "b", dropped=["c"])
     extender = running.extending()
@@ -116,7 +116,7 @@ def test_refused_extension_expires_the_lease(running: Running):
 
 
 def test_committed_batch_is_extended_until_it_is_settled(running: Running):
-    """Messages are not delivered again because nobody sends their acks for a while."""
+    """Messages are not delivered again because their acks are not sent for a while."""
     running.stage(1, 0, "a")
     running.commit(1)
     running.extending()
@@ -232,7 +232,7 @@ def test_receipts_that_were_read_once_are_extended_without_the_store(running: Ru
 
 
 def test_part_of_the_driver_is_extended_without_the_store(running: Running, stalling: StallingStore):
-    """The driver has the ack ids of what it stages itself."""
+    """The driver has the ack ids of its own part."""
     stalling.batches = {1}
     with running.run.changed:
         running.ledger.plan(1, 0.0)
@@ -263,7 +263,7 @@ def test_kept_ack_ids_are_bounded(run_of: RunOf):
 
 
 def test_store_that_refuses_stops_no_extension(running: Running):
-    """What cannot be listed or read is due again, and everything else is extended meanwhile."""
+    """A part that cannot be listed or read is due again, and everything else is extended meanwhile."""
     running.stage(1, 0, "a")
     running.stage(2, 0, "b")
     running.stage(3, 0, "c")
@@ -283,7 +283,7 @@ def test_store_that_refuses_stops_no_extension(running: Running):
 
 
 def test_fault_while_receipts_are_read_is_logged_and_tried_again(running: Running, caplog: pytest.LogCaptureFixture):
-    """An error that nobody expects ends neither the extensions nor those of its part."""
+    """An unexpected error ends neither the extensions nor those of its part."""
     running.stage(1, 0, "a")
     faults = [ValueError("Cannot invoke RPC")]
 

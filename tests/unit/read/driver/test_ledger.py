@@ -1,4 +1,4 @@
-"""The ack ledger: states, leases, ids in doubt, and what is due. Pure."""
+"""The ack ledger: states, leases, ids in doubt, and due requests. Pure."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_planned_batches_are_listed() -> None:
 
 
 def test_ids_of_a_committed_part_are_in_doubt_before_its_lease_ends() -> None:
-    """The next batch must exclude what may be delivered again while it is pulled. No uncommitted part is in doubt."""
+    """The next batch excludes messages that may be redelivered while it is pulled. No uncommitted part is in doubt."""
     made = committed(1)
     made.plan(2, 0)
     made.stage(2, 0, 10)
@@ -210,7 +210,7 @@ def test_messages_whose_acks_were_refused_are_leased() -> None:
 
 
 def test_the_leases_of_a_replay_have_ended() -> None:
-    """Nobody knows the leases of a batch that an earlier run staged, so its ids are in doubt once it is committed."""
+    """The leases of a batch that an earlier run staged are unknown, so its ids are in doubt once it is committed."""
     made = ledger()
     made.plan(1, 0, is_replay=True)
     made.commit(1, {1: (10, FOOTER)})
@@ -219,7 +219,7 @@ def test_the_leases_of_a_replay_have_ended() -> None:
 
 
 def test_a_flush_waits_for_acks_and_redeliveries() -> None:
-    """A flush is over when nothing is left, or nothing of what is left is due within its time."""
+    """A flush is over when nothing is left, or nothing left is due within its time."""
     made = committed(1)
     assert not made.is_finished(0, 5)
     assert made.is_finished(1, 5)

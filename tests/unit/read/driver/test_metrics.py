@@ -88,7 +88,7 @@ def test_refused_stream_is_not_connected():
 
 
 def test_unacked_are_buffered_staged_and_dropped_ones():
-    """A redelivery that was dropped is acked with the batch, too. The oldest of all gives the age."""
+    """A redelivery that was dropped is also acked with the batch. The oldest of all determines the age."""
     assert {"unackedMessages": 10, "oldestUnackedSeconds": 50.0} == unacked_metrics(4, 1010.0, [FOOTER, FOOTER], 1050.0)
     assert {"unackedMessages": 4, "oldestUnackedSeconds": 40.0} == unacked_metrics(4, 1010.0, [], 1050.0)
     assert 3 == unacked_count([FOOTER])

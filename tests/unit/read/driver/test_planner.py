@@ -88,14 +88,14 @@ def test_idle_pulls_mean_no_more():
 
 
 def test_pull_that_has_caught_up_means_no_more():
-    """The driver stream is enough, but for `availableNow`: what was published before it began may still be to come."""
+    """The driver stream is enough, but for `availableNow`: messages published before it began may still arrive."""
     assert not is_backlogged([footer(10, "caughtUp"), footer(3, "idle")])
     assert is_backlogged([footer(10, "caughtUp"), footer(3, "period")])
     assert is_backlogged([footer(10, "caughtUp", oldest=99.0)], drained_from=100.0)
 
 
 def test_first_tasks_wait_for_a_moment_only():
-    """A full driver stream is no proof of a backlog. A wait in vain is none of an empty subscription."""
+    """A full driver stream does not prove a backlog, and a wait in vain does not prove an empty subscription."""
     planner = Planner(2)
     waits = []
     for pulls in ([], [footer(0, "idle")], [footer(9, "full")], [footer(1, "idle")]):

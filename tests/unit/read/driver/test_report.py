@@ -1,4 +1,4 @@
-"""The file of metrics: counters go on over runs, and what cannot be written disturbs nothing."""
+"""The file of metrics: counters continue over runs, and a failed write disturbs nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_file_has_counters_and_gauges(tmp_path: Path):
 
 
 def test_counters_go_on_over_runs(tmp_path: Path):
-    """A scheduled job has a new process for each run. A counter that began anew would hide the smaller ones."""
+    """A scheduled job has a new process for each run. A counter that restarted at zero would hide smaller ones."""
     report(tmp_path).write(METRICS, 1.0)
     second = report(tmp_path)
     second.write(METRICS | {"messages": 2}, 2.0)
@@ -57,7 +57,7 @@ def test_counters_go_on_over_runs(tmp_path: Path):
 
 
 def test_what_cannot_be_written_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """The query goes on. When the folder is there again, so is the file."""
+    """The query continues. When the folder is there again, so is the file."""
     folder = tmp_path / "metrics"
     folder.write_text("no folder")
     made = report(folder)

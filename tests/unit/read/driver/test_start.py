@@ -1,4 +1,4 @@
-"""The start of a run: what the staging area holds becomes a ledger, and lost batches are an error or a WARNING."""
+"""The start of a run: the staging area's content becomes a ledger, and lost batches are an error or a WARNING."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_ids_in_doubt_of_earlier_runs_are_known(staging: Staging, started: Start
 
 
 def test_area_that_has_nothing_of_the_stream_begins_a_new_one(staging: Staging, started: Started):
-    """Another area may hold what was staged, and a later run there would acknowledge it."""
+    """Another area may hold the staged parts, and a later run there would acknowledge them."""
     with started(7) as run:
         assert "stream" != run.staging.stream
         assert 7 == run.staging.last_acknowledged()
@@ -157,7 +157,7 @@ def test_checkpoint_that_is_behind_may_continue_in_a_new_stream(
 
 
 def test_start_that_fails_closes_the_connection_and_claims_nothing(staging: Staging, started: Started):
-    """An earlier run goes on if its successor cannot start."""
+    """An earlier run continues if its successor cannot start."""
     detached = types.Subscription(name=SUBSCRIPTION, topic=TOPIC, detached=True)
     service = AdminService(admin=Admin(detached))
     with pytest.raises(ResourceError, match="is detached"), started(0, service=service):
@@ -175,7 +175,7 @@ def test_run_that_was_killed_is_known(staging: Staging, started: Started):
 
 
 def test_schemas_are_kept_for_uncommitted_batches(staging: Staging, started: Started):
-    """Without such a batch nobody reads them."""
+    """Without such a batch they are never read."""
     staging.begin_after(0)
     path = f"schemas/{32 * '0'}"
     for last, expected in ((2, b"{}"), (3, None)):

@@ -15,7 +15,7 @@ OPTIONS = ReadOptions.parse({"subscriptionId": SUBSCRIPTION, "topicId": TOPIC}, 
 
 
 class Admin:
-    """Nothing is there at the first look. Another creates it before we do, or nobody may."""
+    """The subscription is missing at the first look. Another process creates it first, or creating it is forbidden."""
 
     def __init__(self, looks: list[Any], error: Exception) -> None:
         self.looks = looks

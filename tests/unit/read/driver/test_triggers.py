@@ -47,7 +47,7 @@ def test_available_now_ends_after_idle_time_on_a_healthy_connection() -> None:
 
 
 def test_available_now_waits_a_moment_after_tasks_have_pulled() -> None:
-    """Messages that tasks have returned come again at once: an idle driver stream is no proof yet."""
+    """Messages that tasks have nacked are redelivered at once: an idle driver stream is no proof yet."""
     made = triggers(drained_from=99.0)
     made.begin(100.0, was_pulled=True)
     assert Step(Action.WAIT, 0.5) == made.next(EMPTY._replace(idle_seconds=9.0), 100.0)

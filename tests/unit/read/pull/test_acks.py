@@ -212,7 +212,7 @@ def test_cancelled_is_unanswered():
 
 
 def test_gone_subscription_is_a_result():
-    """A status that no retry mends is not retried, and not raised."""
+    """A permanent status is neither retried nor raised."""
     service = Service(answers=[StatusError(grpc.StatusCode.NOT_FOUND)])
 
     assert ["a"] == send(service, ids("a"))
@@ -328,7 +328,7 @@ class Link:
 
 @pytest.mark.parametrize("kilobytes_per_second", [15, 30, 60, 250, 100_000])
 def test_acks_take_the_time_of_their_bytes_on_any_uplink(kilobytes_per_second: float):
-    """Requests that are too many or too large for it would time out, and what was sent of them be wasted."""
+    """Requests that are too many or too large for it would time out, and the part sent would be wasted."""
     link = Link(kilobytes_per_second * 1000)
     many = [f"{n:0190}" for n in range(30_000)]
     volume = sum(map(len, many))
@@ -339,7 +339,7 @@ def test_acks_take_the_time_of_their_bytes_on_any_uplink(kilobytes_per_second: f
 
 
 def test_no_more_ids_are_taken_after_a_time():
-    """A caller who asks again gets the progress of the first requests at least, and learns how far it went."""
+    """A caller that asks again gets the progress of the first requests at least, and learns how far it went."""
     service = Service()
     many = [f"ack-{n}" for n in range(30_000)]
     failed = ask(service, ids(*many), take_until=0)

@@ -356,7 +356,7 @@ def test_close_returns_all_buffered_receipts():
 
 
 def test_close_returns_receipts_of_arriving_messages():
-    """Messages that the service sent before the stream was half-closed would be leased to nobody."""
+    """Messages that the service sent before the stream was half-closed would be leased without a reader."""
     service = Service(scripts=[[response("a")]])
     with opened(service, times=replace(AT_ONCE, drain=LONG)) as stream:
         wait(stream, 1)

@@ -92,7 +92,7 @@ def test_outage_is_told_once_and_its_end_once():
 
 
 def test_short_outage_is_not_told():
-    """The service ends each stream now and then. That is nobody's business."""
+    """The service ends each stream now and then, which is not reported."""
     health = connected()
     health.failed(5.0, "UNAVAILABLE")
     health.opening(5.1)
@@ -111,7 +111,7 @@ def test_token_that_expires_every_hour_is_no_failure_of_credentials():
 
 
 def test_credentials_that_fail_are_tried_a_bounded_number_of_times():
-    """Another error or a response in between begins the count anew."""
+    """Another error or a response in between restarts the count."""
     health = connected()
     for _ in range(MAX_CREDENTIAL_FAILURES - 1):
         health.failed(5.0, "invalid_grant", is_credential_failure=True)

@@ -48,7 +48,7 @@ def test_messages_may_have_been_leased_since_the_look_before():
 
 
 def test_messages_may_have_been_leased_before_a_standstill():
-    """The first look after it may come before gRPC has read what its sockets hold."""
+    """The first look after it may be before gRPC has read its sockets' content."""
     arrivals = Arrivals(100.0)
     awake = 100.0 + 3600
     assert 100.0 == arrivals.look(awake)

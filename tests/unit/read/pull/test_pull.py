@@ -231,7 +231,7 @@ class EndlessCall(Call):
 
 
 def test_service_that_goes_on_after_the_end_is_cut_off():
-    """A pull ends after twice its period even if the service goes on sending."""
+    """A pull ends after twice its period even if the service keeps sending."""
     got = do_pull(Service(call=EndlessCall), settings(max_messages=10**9, max_bytes=10**9), period=0.05)
 
     assert "period" == got.result.ended

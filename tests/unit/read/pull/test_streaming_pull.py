@@ -28,7 +28,7 @@ def settings(max_messages: int = 1000, max_bytes: int = 10**6) -> StreamSettings
 
 @pytest.mark.timeout(60)
 def test_wait_of_any_length_ends():
-    """A timeout that passes while the queue is being looked at is over, and not without end."""
+    """A timeout that passes while the queue is being looked at is over, instead of endless."""
     stream = _stream(Service())
     for _ in range(20_000):
         assert [] == stream.take(3e-6)
@@ -52,7 +52,7 @@ def test_chunk_is_waited_for_while_one_response_follows_the_other():
 
 @pytest.mark.parametrize(("gap", "timeout"), [(LONG, 0.05), (0.001, LONG)], ids=["timeout", "pause"])
 def test_chunk_that_does_not_fill_ends(gap: float, timeout: float):
-    """A chunk ends at its timeout, though responses go on arriving, or at the first pause."""
+    """A chunk ends at its timeout, even while responses arrive, or at the first pause."""
     stream = _stream(Service(scripts=[[response("a")]]), chunk_gap=gap)
     before = time.monotonic()
     taken = stream.take(timeout, chunk_bytes=10**6)
@@ -89,7 +89,7 @@ def test_error_is_raised_in_each_call():
 
 
 def test_stream_that_outlives_its_token_is_opened_again():
-    """UNAUTHENTICATED is final only if it comes again and again."""
+    """UNAUTHENTICATED is final only if it is repeated again and again."""
     refused = Code.UNAUTHENTICATED
     stream = _stream(Service(scripts=[[response("a"), refused], [response("b"), refused], *[[refused]] * 7]))
     assert [[response("a")], [response("b")]] == [stream.take(LONG), stream.take(LONG)]
@@ -210,7 +210,7 @@ def test_streams_share_the_limits():
 
 
 def test_one_stream_is_opened_as_before():
-    """One stream has all of the limits and the client id as it was given."""
+    """One stream has all of the limits and the client id as it was passed."""
     service = Service()
     streams = _streams(service, 1)
 
@@ -219,7 +219,7 @@ def test_one_stream_is_opened_as_before():
 
 
 def test_no_stream_without_a_message():
-    """Ten messages open ten streams at the most: a limit of 0 would be none."""
+    """Ten messages open at most ten streams: a limit of 0 would be unlimited."""
     service = Service()
     streams = _streams(service, 64)
 

@@ -28,7 +28,7 @@ class Request(NamedTuple):
 
 @dataclass
 class Faults:
-    """The answers of a server. statuses: of its next requests, each in place of an answer. asked: what it was asked.
+    """The answers of a server. statuses: of its next requests, each in place of an answer. asked: its requests.
 
     fault_each, status: each request of this number has this status, if the number is not 0. delay: seconds of each.
     """
@@ -68,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _served(handler: type[_Handler], faults: Faults) -> Iterator[Faults]:
-    """Serve in a thread while the caller has what is yielded."""
+    """Serve in a thread while the caller uses the yielded value."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     faults.endpoint = f"http://127.0.0.1:{server.server_port}"

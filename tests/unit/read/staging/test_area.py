@@ -66,7 +66,7 @@ def test_only_object_stores_get_compressed_parts(staging: Staging, request: pyte
 
 
 def test_empty_part_is_a_part(staging: Staging):
-    """A pull without messages is staged, too, so that its retry has none either."""
+    """A pull without messages is also staged, so that its retry has none either."""
     assert staging.create("1/part-0", part(""))
 
     assert [] == payloads(staging.read("1/part-0"))
@@ -135,7 +135,7 @@ def test_foreign_names_are_left_alone(staging: Staging):
 
 
 def test_area_after_a_batch_of_another_is_not_new(staging: Staging):
-    """The numbers go on where those of the other area were left, and nothing seeks the subscription again."""
+    """The numbers continue from those of the other area, and nothing seeks the subscription again."""
     staging.begin_after(3)
 
     staging.check_token()
@@ -211,7 +211,7 @@ def test_ids_are_read_as_written(staging: Staging):
 
 
 def test_ids_in_doubt_are_listed_and_deleted(staging: Staging):
-    """A restart reads the files of all runs before it. Files of other names are none."""
+    """A restart reads the files of all runs before it, and ignores files of other names."""
     for path in ("in-doubt/1-1", "in-doubt/1-2", "in-doubt/7-1"):
         staging.write_ids(path, ids("a"))
     staging.create("in-doubt/notes", [b"text"])
@@ -252,7 +252,7 @@ def test_damaged_file_is_named(tmp_path: Path, name: str, content: bytes):
 
 @pytest.mark.parametrize("end", [0, 1, 100, -1, -50])
 def test_truncated_part_is_named(tmp_path: Path, end: int):
-    """Wherever a part ends, what reads it raises the error that names it."""
+    """Wherever a part ends, reading it raises the error that names it."""
     staging = Staging(open_store(str(tmp_path)), SUBSCRIPTION, "stream")
     whole = b"".join(part("abc"))
     staging.create(part_path(1, 0), [whole[:end]])
@@ -276,7 +276,7 @@ def test_part_with_other_bytes_before_its_footer_is_named(tmp_path: Path):
 
 
 class Overwriting(Store):
-    """A store that ignores what it is asked."""
+    """A store that ignores its requests."""
 
     def create(self, path: str, buffers: Any) -> bool:
         return True

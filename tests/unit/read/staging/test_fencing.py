@@ -56,7 +56,7 @@ def test_two_claims_in_one_moment(staging: Staging, tmp_path: Path):
 
 
 def test_removed_files_end_no_run(staging: Staging):
-    """A cleaner that removes the owner's file ends nobody, and the next run still has a larger epoch."""
+    """A cleaner that removes the owner's file ends no run, and the next run still has a larger epoch."""
     first = fencing.claim(staging, 1000.0)
     staging.delete_file(f"owners/{first.epoch}")
     assert fencing.taken_over(first) is None
@@ -67,7 +67,7 @@ def test_removed_files_end_no_run(staging: Staging):
 
 @pytest.mark.parametrize("content", [b"", b'{"host": "a'])
 def test_damaged_file_of_an_owner(staging: Staging, content: bytes):
-    """Its name says who owns the area. What is in it is only for the error."""
+    """Its name identifies the owner of the area. Its content is only for the error."""
     first = fencing.claim(staging, 1000.0)
     staging.create(f"owners/{first.epoch + 1}", [content])
 

@@ -11,7 +11,7 @@ from tests.unit.read.service import ids
 
 
 def test_digests_are_those_of_the_texts():
-    """In the order of the array, a slice of it too. A null has one of its own kind."""
+    """In the order of the array, also of a slice. A null has one of its own kind."""
     texts = pa.array(["x", "a", "é", "a"])
 
     assert digests(texts)[:, 1:3].tolist() == digests(texts.slice(1, 2)).tolist() == ids("a", "é").tolist()
@@ -39,7 +39,7 @@ def test_digests_that_are_half_the_same_are_not_the_same():
 
 
 def test_file_has_its_ids_sorted_and_its_metadata():
-    """As Arrow, for whoever looks into the staging area."""
+    """As Arrow, for readers of the staging area."""
     content, metadata = deserialized(serialized(merged([ids("b"), ids("a")]), topic="t", part=3, nothing=None))
 
     assert (merged([ids("a", "b")]).tolist(), {"topic": "t", "part": "3"}) == (content.tolist(), metadata)

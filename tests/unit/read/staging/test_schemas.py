@@ -1,4 +1,4 @@
-"""The staged answers of the schema service: the first one counts, for a missing revision as long as `batch` says."""
+"""The staged answers of the schema service. The first one counts. A missing revision counts as long as `batch` says."""
 
 from __future__ import annotations
 

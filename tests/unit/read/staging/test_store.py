@@ -33,7 +33,7 @@ def content(store: Store, path: str) -> bytes | None:
 
 
 def test_first_writer_wins(store: Store):
-    """Of two writers the first decides what all read."""
+    """The first of two writers decides the content that all read."""
     assert store.create("a/b/1", [b"first", memoryview(b" writer")])
     assert not store.create("a/b/1", [b"other"])
 
@@ -47,7 +47,7 @@ def test_write_that_is_repeated_has_won(store: Store):
 
 
 def test_put_replaces(store: Store):
-    """What is put last is read."""
+    """The last put is read."""
     store.put("a", b"1")
     store.put("a", b"2")
 
@@ -70,7 +70,7 @@ def test_range_is_part_of_a_file(store: Store):
 
 
 def test_missing_file(store: Store):
-    """It is None for a reader, an error for who knows that it was there, and nothing to delete."""
+    """It is None for a reader, an error for a caller that knows that it was there, and nothing to delete."""
     assert (None, {}, []) == (store.read("a/b"), store.list("a/"), [*store.folders("a/")])
     store.delete("a/b")
     with pytest.raises(MissingFile, match=r"`a/b` is gone from `.*`\. Exclude `stagingLocation`"):
@@ -78,7 +78,7 @@ def test_missing_file(store: Store):
 
 
 def test_files_are_listed_by_their_folder(store: Store):
-    """A prefix is a folder, and not the beginning of a name."""
+    """A prefix is a folder instead of the beginning of a name."""
     for path in ("s/1/part-0", "s/1/part-1", "s/10/part-0", "s/token"):
         store.create(path, [path.encode()])
 
@@ -91,7 +91,7 @@ def test_files_are_listed_by_their_folder(store: Store):
 
 
 def test_store_is_a_plain_value(store: Store):
-    """It is pickled to the tasks, and a key of what they remember."""
+    """It is pickled to the tasks, and is a key of their caches."""
     store.create("a", [b"1"])
 
     copy = pickle.loads(pickle.dumps(store))
@@ -138,7 +138,7 @@ def s3_faults(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the connector has logged."""
+    """The log of the connector."""
     return [record.getMessage() for record in caplog.records if record.name.startswith("pubsub_spark.")]
 
 
@@ -237,7 +237,7 @@ def external_account(endpoint: str, folder: Path) -> dict[str, Any]:
 def test_bucket_of_google_takes_the_credentials_of_pubsub(
     google_faults: Faults, kind: str, is_default: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Those of the options, or the defaults, of each kind. In a task, too. They are in no `repr`."""
+    """Those of the options, or the defaults, of each kind, also in a task. They are in no `repr`."""
     given = service_account(google_faults.endpoint)
     if kind != "service account":
         given = external_account(google_faults.endpoint, tmp_path)
@@ -264,7 +264,7 @@ def test_bucket_of_google_takes_the_credentials_of_pubsub(
 
 @pytest.mark.filterwarnings("ignore:The load_credentials:DeprecationWarning")
 def test_token_server_that_is_out_is_waited_for(google_faults: Faults, monkeypatch: pytest.MonkeyPatch):
-    """google.auth itself gives up after three answers."""
+    """google.auth itself stops after three answers."""
     monkeypatch.setattr(store_module, "delays", lambda first=0.0: itertools.repeat(0.0))
     monkeypatch.setattr("google.auth._exponential_backoff.time.sleep", lambda _: None)
     google_faults.statuses.extend([503] * 7)
@@ -357,7 +357,7 @@ def test_file_is_durable_before_it_is_reported(tmp_path: Path, monkeypatch: pyte
     assert ["fsync content", "name", "fsync 1", "fsync .", "fsync s"] == done
     done.clear()
     assert not store.create("s/1/part-0", [b"2"])
-    assert "fsync 1" == done[-1]  # of what the other writer may not have synced yet
+    assert "fsync 1" == done[-1]  # of changes that the other writer may not have synced yet
 
 
 def test_file_system_that_cannot_sync_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -385,7 +385,7 @@ def test_many_buffers_are_written_in_order(tmp_path: Path):
 
 
 def test_unfinished_files_are_not_listed(tmp_path: Path):
-    """What a dead writer has left is no file, and is removed at a later start."""
+    """Remains of a dead writer are no file, and are removed at a later start."""
     store = Store(str(tmp_path))
     store.create("s/7/part-0", [b"1"])
     store.create("s/token", [])
@@ -407,7 +407,7 @@ def test_unfinished_files_are_not_listed(tmp_path: Path):
 
 
 def test_folder_that_is_removed_while_a_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Another thread deletes the folder's last file between two steps of the writer, who makes it again."""
+    """Another thread deletes the folder's last file between two steps of the writer, which creates it again."""
     store = Store(str(tmp_path))
     put, rename = obstore.put, obstore.rename
 
@@ -475,7 +475,7 @@ def test_store_that_cannot_create_is_a_sentence():
     ],
 )
 def test_location_of_another_kind_is_refused(location: str):
-    """It makes no folder in the working directory, and the error says what there is."""
+    """It creates no folder in the working directory, and the error lists the possible schemes."""
     with pytest.raises(StagingError) as refused:
         open_store(location)
 
@@ -494,7 +494,7 @@ def test_location_of_another_kind_is_refused(location: str):
     ],
 )
 def test_location_by_another_name_is_corrected(location: str, right: str):
-    """The error has the URL to give."""
+    """The error has the URL to use."""
     with pytest.raises(StagingError, match="has a scheme that is not supported") as refused:
         open_store(location)
 
@@ -505,7 +505,7 @@ def test_location_by_another_name_is_corrected(location: str, right: str):
 @pytest.mark.parametrize("call", ["put", "list", "list_with_delimiter"])
 @pytest.mark.parametrize("error", [FileNotFoundError, NotFoundError])
 def test_bucket_that_does_not_exist(monkeypatch: pytest.MonkeyPatch, call: str, error: type[Exception]):
-    """No file is asked for, so what is missing is the bucket."""
+    """No file is requested, so it is the bucket that is missing."""
 
     def missing(*arguments: Any, **settings: Any) -> Any:
         raise error("NoSuchBucket\n\nDebug source: of many lines")

@@ -1,4 +1,4 @@
-"""The pull of a part: what becomes a row, what is acknowledged at once, and what is acknowledged with the batch."""
+"""The pull of a part: the messages that become rows, are acknowledged at once, or are acknowledged with the batch."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def test_messages_are_rows(staging: Staging):
         ("a", "idle", 2, 0.05),  # the others found the end of the subscription
         ("", "period", 2, 0.05),
         ("a", "full", 2, 9.0),
-        ("a", "idle", 3, 9.0),  # the others run beside this task
-        ("a", "idle", None, 9.0),  # nobody knows
+        ("a", "idle", 3, 9.0),  # the others run next to this task
+        ("a", "idle", None, 9.0),  # unknown
     ],
 )
 def test_surplus_task_does_not_wait_again(staging: Staging, texts: str, ended: str, slots: int | None, wait: float):

@@ -83,7 +83,7 @@ class Task:
 
 @pytest.fixture
 def task(tmp_path: Path) -> Task:
-    """A task for which three messages are there."""
+    """Return a task with three messages to pull."""
     return Task(tmp_path, service=Service(scripts=[[response("abc")]]))
 
 
@@ -126,7 +126,7 @@ def test_connection_is_closed_before_the_first_row(task: Task):
 
 
 def test_attempt_that_stages_first_is_the_one_that_counts(task: Task):
-    """The other one nacks what it has pulled, and yields the rows of the first."""
+    """The other one nacks its messages, and yields the rows of the first."""
 
     def overtake(call: str, path: str) -> None:
         if call == "create" and path.endswith("/1/part-1"):
@@ -176,7 +176,7 @@ def test_staging_that_fails_nacks_nothing(task: Task):
 
 
 def test_leases_are_extended_while_a_part_is_staged(task: Task):
-    """A slow store ends no lease. Nobody but the task knows the messages yet."""
+    """A slow store ends no lease. Only the task knows the messages yet."""
 
     def wait(call: str, path: str) -> None:
         if call == "create" and path.endswith("/1/part-1"):
@@ -206,7 +206,7 @@ def test_part_whose_rows_were_yielded_is_not_pulled_again(task: Task):
 
 
 def test_batch_whose_files_are_gone_is_not_pulled(task: Task):
-    """Without the driver's part nobody knows what was yielded."""
+    """Without the driver's part the yielded rows are unknown."""
     task.staging.delete("1/")
     with pytest.raises(StagingError, match=r"The staged files of batch 1 of .* are gone"):
         task.rows()

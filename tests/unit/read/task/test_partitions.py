@@ -22,7 +22,7 @@ def test_replay_has_the_partitions_of_the_first_time():
 
 
 def test_replayed_partition_has_the_number_of_its_last_part():
-    """What a task records of a partition has the same name at each evaluation."""
+    """A task's record of a partition has the same name at each evaluation."""
     assert [1, 2] == [partition.part for partition in replay_partitions(STAGING, 1, [0, 1, 2], None)]
 
 
