@@ -30,7 +30,7 @@ class Refused(grpc.RpcError):
 
 
 class FakePubSub:
-    """Takes publish requests and gives message ids. `answer` may be replaced to refuse or to lose some."""
+    """Accepts publish requests and returns message ids. `answer` may be replaced to refuse or to lose some."""
 
     address = "fake:1"
     connect_timeout = 20.0

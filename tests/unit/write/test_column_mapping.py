@@ -42,7 +42,7 @@ def test_a_struct_named_value_is_the_message():
 
 
 def test_copies_stay_in_the_payload_where_the_schema_has_them():
-    """A column sent as attribute or key is encoded too, if the topic's schema has such a field."""
+    """A column sent as attribute or key is also encoded, if the topic's schema has such a field."""
     found = mapping(schema(id=LONG, Kind=STRING, key=STRING), attributeColumns="kind", orderingKey="key")
 
     assert (0, 1, 2) == found.payload
@@ -70,7 +70,7 @@ def test_what_an_option_says_instead_is_a_column_of_the_row():
 
 
 def test_a_column_topic_that_is_the_ordering_key_stays_in_the_row():
-    """With `topicId`, `orderingKey=topic` is a column like any other. It is left out where it names the topic, too."""
+    """With `topicId`, `orderingKey=topic` is a column like any other. It is also left out if it names the topic."""
     of = schema(id=LONG, topic=STRING)
     found = mapping(of, orderingKey="topic")
 
@@ -83,7 +83,7 @@ def test_a_column_topic_that_is_the_ordering_key_stays_in_the_row():
     "of", [schema(id=LONG, ordering_key=LONG), schema(attributes=STRING), schema(attributes=spark.MapType(LONG, LONG))]
 )
 def test_a_field_that_cannot_be_what_its_name_says(of):
-    """The way out is told to who may have meant a field. With `data` it is none."""
+    """The way out is reported if the caller may have meant a field. With `data` there is no way out."""
     way_out = "if it is a field of the message, send the message as a struct `value`"
 
     assert way_out in complaint(of)
@@ -167,7 +167,7 @@ def test_columns_of_other_sources_are_refused(columns: dict[str, spark.DataType]
 
 
 def test_columns_of_such_names_may_be_fields():
-    """Columns named `key` and `value` are fields where `value` is a struct, with `encode=topic`, or beside columns
+    """Columns named `key` and `value` are fields if `value` is a struct, with `encode=topic`, or next to columns
     that Kafka does not have."""
     assert "value" == mapping(schema(value=schema(payload=BINARY, key=STRING))).payload_kind
     assert "row" == mapping(schema(payload=BINARY), encode="topic").payload_kind

@@ -68,7 +68,7 @@ def test_batches_are_published(pubsub):
 
 
 def test_an_id_for_each_row_is_the_same_in_every_try(pubsub):
-    """The id of a row is query, batch, partition and row number, which goes on from Arrow batch to Arrow batch."""
+    """The id of a row is query, batch, partition and row number, which continues from Arrow batch to Arrow batch."""
     batches = [rows(data=pa.array([b"a", b"b"])), rows(data=pa.array([b"c"]))]
     run(pubsub, batches, idAttribute="id", maxOutstandingRequests="1")
     first = attributes(pubsub)
@@ -79,7 +79,7 @@ def test_an_id_for_each_row_is_the_same_in_every_try(pubsub):
 
 
 def test_an_id_beside_other_attributes(pubsub):
-    """The id is added to what a row has, and rows without attributes get it too."""
+    """The id is added to a row's own attributes, and rows without attributes also get it."""
     batch = rows(data=pa.array([b"a", b"b"]), attributes=pa.array([[("x", "1")], None], ATTRIBUTES))
     run(pubsub, [batch], idAttribute="id")
 
@@ -97,7 +97,7 @@ def test_an_id_takes_the_place_of_an_attribute(pubsub):
 
 
 def test_a_bad_row_stops_its_arrow_batch_before_anything_is_sent(pubsub):
-    """Row and column are named, rows counted over the whole partition. What went before is told."""
+    """The error names row and column, and the messages sent before. Rows are counted over the whole partition."""
     fine = rows(data=pa.array([b"a", b"b"]), attributes=pa.array([None, None], ATTRIBUTES))
     bad = rows(
         data=pa.array([b"c", b"d", b"e"]), attributes=pa.array([None, [("googx", "1")], [("googy", "")]], ATTRIBUTES)
@@ -229,7 +229,7 @@ def test_a_row_becomes_json(pubsub):
 
 
 def test_a_row_is_encoded_by_the_schema(pubsub):
-    """A row is encoded by the topic's schema where it has one, here in Avro's binary."""
+    """A row is encoded by the topic's schema if the topic has one, here in Avro's binary."""
     definition = '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}'
     schema = TopicSchema("BINARY", SchemaRevision("projects/p/schemas/sss", "r1", "AVRO", definition))
     run(pubsub, [rows(n=pa.array([1, -1]))], topic_schema=schema)
@@ -249,7 +249,7 @@ def test_a_row_that_the_schema_refuses_is_named(pubsub):
 
 
 def test_a_row_after_rows_without_a_value_is_named(pubsub):
-    """The error's row number counts null rows, too, which are not encoded."""
+    """The error's row number also counts null rows, which are not encoded."""
     definition = '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}'
     schema = TopicSchema("BINARY", SchemaRevision("projects/p/schemas/sss", "r1", "AVRO", definition))
     batch = rows(
@@ -282,7 +282,7 @@ VALUE_OR_NULL = rows(
 
 
 def test_a_null_value_that_the_schema_refuses_is_named(pubsub):
-    """A null `value` beside attributes is a message without data. The service would refuse its whole request."""
+    """A null `value` with attributes is a message without data. The service would refuse its whole request."""
     definition = '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}'
     schema = TopicSchema("BINARY", SchemaRevision("projects/p/schemas/sss", "r1", "AVRO", definition))
 
@@ -295,7 +295,7 @@ def test_a_null_value_that_the_schema_refuses_is_named(pubsub):
 
 
 def test_a_null_value_may_be_a_message_of_attributes(pubsub):
-    """Where the topic has no schema, or no data is a message of it, a null `value` beside attributes is published."""
+    """If the topic has no schema, or no data is a message of it, a null `value` with attributes is published."""
     definition = 'syntax = "proto3"; message R { int64 n = 1; }'
     schema = TopicSchema("BINARY", SchemaRevision("projects/p/schemas/sss", "r1", "PROTOCOL_BUFFER", definition))
     run(pubsub, [VALUE_OR_NULL], topic_schema=schema)

@@ -123,7 +123,7 @@ def test_slices_send_their_own_rows():
 
 
 def test_ordering_key_from_any_column():
-    """`orderingKey` names a column, a number too. A null orders nothing."""
+    """`orderingKey` names a column, which may be a number. A null orders nothing."""
     batch = pa.RecordBatch.from_pydict({"data": pa.array([b"x"] * 2), "device": pa.array([7, None])})
 
     assert ["7", ""] == [
@@ -156,7 +156,7 @@ def test_a_topic_for_each_row():
 
 
 def test_the_whole_row_is_the_message():
-    """Without `data` and `value` all is encoded but what is sent beside it."""
+    """Without `data` and `value` all columns are encoded except those sent next to the data."""
     of = schema(id=LONG, attributes=SPARK_ATTRIBUTES, name=STRING, ordering_key=STRING)
     batch = pa.RecordBatch.from_pydict(
         {

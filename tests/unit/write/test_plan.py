@@ -49,7 +49,7 @@ def options(**given: str) -> WriteOptions:
 
 
 def test_bytes_need_no_look_at_the_topic(service):
-    """A write of bytes does not ask for the topic: a caller who may publish need not be allowed to."""
+    """A write of bytes does not read the topic: a caller that may publish may lack that permission."""
     assert plan.plan_batch_write(options(), BACKEND, BYTES).topic_schema is None
     assert plan.plan_stream_write(options(), BACKEND, BYTES).topic_schema is None
     assert 0 == service.asked
@@ -79,7 +79,7 @@ def test_a_stream_asks_once_in_ten_seconds(service, monkeypatch):
 
 
 def test_a_stream_goes_on_while_the_service_does_not_answer(service, monkeypatch):
-    """A stream goes on with its cached schema while the service does not answer. Without one it cannot begin."""
+    """A stream continues with its cached schema while the service does not answer. Without one it cannot begin."""
     monkeypatch.setattr(plan, "_SCHEMA_CACHE_SECONDS", -1.0)
     plan.plan_stream_write(options(), BACKEND, NUMBERS)
     service.answer = ServiceError("it did not answer")

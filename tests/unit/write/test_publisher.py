@@ -119,7 +119,7 @@ def test_a_retry_keeps_the_order_of_its_key(pubsub, refused):
 
 
 def test_a_final_failure_says_what_was_confirmed(pubsub, refused):
-    """The error names the topic, and the count and first ids of what had arrived."""
+    """The error names the topic, and the count and first ids of the messages that had arrived."""
 
     def answer(request):
         if request.messages[0].data == b"20":
@@ -156,7 +156,7 @@ def test_a_missing_id_fails_the_task(pubsub):
 
 
 def test_an_answer_that_is_none_fails_the_task(pubsub):
-    """Bytes that are no PublishResponse confirm nothing, and nobody waits for ever."""
+    """Bytes that are no PublishResponse confirm nothing, and no caller waits for ever."""
     answered: Future[bytes] = Future()
     answered.set_result(b"<html>")
     pubsub.publish = lambda topic, body, timeout: answered
@@ -166,7 +166,7 @@ def test_an_answer_that_is_none_fails_the_task(pubsub):
 
 
 def test_a_failing_key_stops_and_the_others_end(pubsub, refused):
-    """Nothing behind the failure is sent with its key. What other keys had begun arrives in order."""
+    """After a failure nothing more of its key is sent. Started messages of other keys arrive in order."""
 
     all_sent = threading.Event()
 
@@ -294,7 +294,7 @@ def test_a_later_try_has_the_time_that_is_left(pubsub, refused, timeouts, monkey
 
 
 def test_a_call_that_was_cancelled_is_tried_again(pubsub):
-    """A cancelled call, for which gRPC raises an exception without a status, is tried again."""
+    """A cancelled call is tried again. gRPC raises an exception without a status for it."""
     cancelled: Future[bytes] = Future()
     cancelled.set_exception(grpc.FutureCancelledError())
     send, answers = pubsub.publish, [cancelled]
@@ -456,6 +456,6 @@ def test_a_task_that_ends_early_sends_nothing_more(pubsub, timeouts):
         for request in made([""] * 2, count=1):
             publisher.send(request)
     over.set()
-    pubsub._calls.shutdown()  # its threads have run what waited for their answers
+    pubsub._calls.shutdown()  # its threads have run the callbacks of their answers
 
     assert 1 == len(timeouts)

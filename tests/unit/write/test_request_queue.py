@@ -1,4 +1,4 @@
-"""The request queue: which requests may be sent, and what flow control, ordering keys and failures hold back."""
+"""The request queue: requests that may be sent, and those held back by flow control, ordering keys and failures."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_no_capacity_until_bytes_are_confirmed():
 
 
 def test_a_caller_that_waited_goes_on_when_a_quarter_is_free():
-    """Many requests are added at a time, and not one for each answer."""
+    """Many requests are added at a time, instead of one for each answer."""
     queue = RequestQueue(max_in_flight=8, max_outstanding_bytes=4 * memory_bytes(request()))
     requests = [request() for _ in range(4)]
     for each in requests:

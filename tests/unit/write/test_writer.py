@@ -59,7 +59,7 @@ def written(partition: int, **counts: int) -> PublishCommitMessage:
 
 
 def test_a_commit_says_the_sum(caplog):
-    """A commit logs one line with the sum of what the tasks of the micro-batch have published."""
+    """A commit logs one line with the sum of the messages that the tasks of the micro-batch have published."""
     made = PubSubStreamWriter(OPTIONS, BACKEND, BYTES, overwrite=False)
     with caplog.at_level(logging.INFO, "pubsub_spark"):
         made.commit([written(0, messages=2, bytes=10, requests=1), written(1, messages=3, bytes=20, retries=1)], 7)
