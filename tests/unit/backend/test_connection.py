@@ -1,4 +1,4 @@
-"""The options of a channel: proxies, and what is never called through one."""
+"""The options of a channel: proxies, and the addresses that bypass them."""
 
 import pytest
 

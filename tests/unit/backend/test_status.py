@@ -64,7 +64,7 @@ def test_the_clock_is_named_for_tokens_of_another_time(code: grpc.StatusCode, de
 
 
 def test_a_proxy_is_named():
-    """The variable, and not its value, which may hold a password."""
+    """The error names the variable instead of its value, which may hold a password."""
     told = [
         str(failure(UNAVAILABLE, "Connection refused", "look at", "Topic", "t", "host:443", proxy))
         for proxy in ("https_proxy", None)
