@@ -1,4 +1,4 @@
-"""The tables of what works where: what they make of pytest's results."""
+"""The tables of supported combinations, and their use of pytest's results."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def test_results_become_words(compatibility: Any, tmp_path: Path):
 
 
 def test_reasons_stand_below_the_table(compatibility: Any):
-    """What is not there has a number, and each reason stands once."""
+    """Each missing feature has a number, and each reason is listed once."""
     old = {"versions": {}, "found": {"a": "yes", "b": "too old", "c": "too old"}}
     new = {"versions": {}, "found": {"a": "yes", "b": "yes", "c": "FAILED"}}
 

@@ -1,4 +1,4 @@
-"""What the files for clusters and containers say is so, as far as it can be seen without a cluster."""
+"""The statements of the files for clusters and containers are true, as far as it can be seen without a cluster."""
 
 import json
 import re

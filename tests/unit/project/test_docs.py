@@ -49,7 +49,7 @@ def test_first_screen_has_the_commands():
 
 @pytest.mark.parametrize("line", [line for line in SHELL_LINES if line[:1] == ["pubsub-spark"]], ids=" ".join)
 def test_commands_of_the_readme_exist(line: list[str]):
-    """Each `pubsub-spark` command in the README is known, with every option it is given."""
+    """Each `pubsub-spark` command in the README is known, with all its options."""
     words = [*takewhile(lambda word: not word.startswith("-"), line[1:])]
     result = CliRunner().invoke(app, [*words, "--help"], terminal_width=200)
 
@@ -59,7 +59,7 @@ def test_commands_of_the_readme_exist(line: list[str]):
 
 
 def test_make_targets_of_the_documents_exist():
-    """Each `make x` in README and CONTRIBUTING, in a sentence or in a block, is a target of the Makefile."""
+    """Each `make x` in README and CONTRIBUTING, in text or in a block, is a target of the Makefile."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = re.findall(r"(?:`|^)make ([a-z-]+)", README + (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
 
@@ -69,7 +69,7 @@ def test_make_targets_of_the_documents_exist():
 
 @pytest.mark.parametrize("name", ["Dockerfile", "compose.yaml"])
 def test_options_in_containers_exist(name: str):
-    """Each option that examples/docker gives the emulator is one of `pubsub-spark emulator`."""
+    """Each option of the emulator in examples/docker is one of `pubsub-spark emulator`."""
     text = (ROOT / "examples" / "docker" / name).read_text()
     healthcheck = re.findall(r'"pubsub-spark", "emulator", "([a-z]+)", "(--[a-z]+)"', text)
     given = set(re.findall(r'"(--[a-z-]+)"', text)) - {"--fail", "--request", "--timeout"}  # curl's, the health check's

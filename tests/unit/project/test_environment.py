@@ -1,4 +1,4 @@
-"""What `make` says of a machine that lacks something: one sentence, and a failure."""
+"""The output of `make` on a machine that lacks something: one sentence, and a failure."""
 
 import os
 import shutil
@@ -66,7 +66,7 @@ def test_old_java_is_one_sentence(machine, tmp_path: Path, version: str):
 
 @pytest.mark.parametrize("version", ["17", "17.0.15", "21.0.2", "25-ea"])
 def test_new_java_is_taken(machine, tmp_path: Path, version: str):
-    """17 and newer are fine, and nothing is said."""
+    """Versions 17 and newer are accepted silently."""
     machine("java", java(version))
 
     assert (0, "") == run(tmp_path, "java")
@@ -102,7 +102,7 @@ def test_unfit_python_is_one_sentence(machine, tmp_path: Path, python3: str):
 
 
 def test_missing_browser_is_one_sentence(machine, tmp_path: Path):
-    """Outside CI nobody gets a browser by running tests: it is said that tests are skipped, and they run."""
+    """Outside CI no browser is installed by running tests: a message reports that tests are skipped, and they run."""
     code, words = run(tmp_path, "browser", CI="")
 
     assert 0 == code
@@ -111,7 +111,7 @@ def test_missing_browser_is_one_sentence(machine, tmp_path: Path):
 
 
 def test_browser_is_installed_for_ci(machine, tmp_path: Path):
-    """With CI=true root installs Debian's Chromium, and nothing is said."""
+    """With CI=true root installs Debian's Chromium, silently."""
     machine("id", "echo 0")
     machine("timeout", 'shift; "$@"')
     machine("sh", f"""exec {shutil.which("sh")} "$@" """)
@@ -122,7 +122,7 @@ def test_browser_is_installed_for_ci(machine, tmp_path: Path):
 
 
 def test_browser_that_is_there_is_taken(machine, tmp_path: Path):
-    """Where there is a browser nothing is installed and nothing is said."""
+    """If a browser exists nothing is installed and nothing is printed."""
     machine("google-chrome", "exit 1")
 
     assert (0, "") == run(tmp_path, "browser", CI="true")

@@ -23,7 +23,7 @@ def count(tmp_path, monkeypatch):
 
 
 def test_patterns_are_counted_in_each_kind_of_text(count):
-    """Docstrings, comments and messages are told apart, and code is none of them."""
+    """Docstrings, comments and messages are distinguished, and code is left out."""
     text = '"""One; two."""\nx = 1; y = 2\n# gives x; gives y\nraise E(f"`{x}` is what is wrong here; fix it")\n'
 
     expected = {"docstrings/semicolon": 1, "comments/semicolon": 1, "comments/give": 2, "messages/semicolon": 1}

@@ -1,4 +1,4 @@
-"""What a stranger gets: metadata, the shim that Spark looks for, the typed marker, no surprise imports."""
+"""The installed package: metadata, the shim that Spark looks for, the typed marker, no surprise imports."""
 
 import email
 import importlib
@@ -178,7 +178,7 @@ def test_sdist_holds_what_the_tests_need(built: Path):
 
 
 def test_metadata_of_the_wheel(built: Path):
-    """What an index shows: name, version, README, licence, every extra, the command, the plugin."""
+    """The metadata that an index shows: name, version, README, licence, every extra, the command, the plugin."""
     [wheel] = built.glob("*.whl")
     archive = zipfile.ZipFile(wheel)
     files = {name.rpartition("/")[2]: name for name in archive.namelist() if ".dist-info/" in name}
@@ -221,7 +221,7 @@ except ModuleNotFoundError as error:
 
 @pytest.mark.parametrize("line", ["", "pytest_plugins = ['pubsub_spark.emulator.pytest_plugin']\n"])
 def test_pytest_finds_the_fixtures_by_itself(built: Path, tmp_path: Path, line: str):
-    """Where the wheel is installed a test has the emulator's fixtures without a word, and may name the plugin, too."""
+    """If the wheel is installed a test has the emulator's fixtures without a word, and may also name the plugin."""
     (tmp_path / "test_it.py").write_text(
         "import os, sys\n" + line + "def test_unused():\n"
         "    assert 'pubsub_spark.emulator.emulator' not in sys.modules\n"
@@ -236,7 +236,7 @@ def test_pytest_finds_the_fixtures_by_itself(built: Path, tmp_path: Path, line: 
 
 
 def test_connect_is_an_extra_of_all_that_its_client_needs():
-    """The extra `connect` brings what PySpark's own extra names, and zstandard, which only newer ones name."""
+    """The extra `connect` has the requirements of PySpark's own extra, and zstandard, which only newer ones name."""
     connect = PROJECT["optional-dependencies"]["connect"]
 
     assert "pyspark[connect]>=4.0" in connect

@@ -35,7 +35,7 @@ URLS = [
     ],
 )
 def test_every_form_of_an_address(address: str):
-    """Git's forms of one address give the same page, and nothing of who cloned it."""
+    """Git's forms of one address result in the same page, without the name of the user that cloned it."""
     assert CODE_HOST == web_page(address)
 
 
@@ -70,7 +70,7 @@ def test_folder_inside_another_clone(tmp_path: Path):
 
 
 def test_build_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A machine without git builds, too."""
+    """A machine without git can also build."""
     (tmp_path / ".git").mkdir()
     monkeypatch.setenv("PATH", "")
 

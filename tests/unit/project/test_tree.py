@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "pubsub_spark"
 UNIT = ROOT / "tests" / "unit"
 
-# What is tested here is no module: the files of the repository.
+# These tests are of no module but of the files of the repository.
 OF_THE_PROJECT = "project"
 # Aspects of a package that go through several of its modules.
 ASPECTS = {

@@ -1,4 +1,4 @@
-"""The workflow files of the code host: they run what the Makefile has, and publish nothing by themselves."""
+"""The workflow files of the code host: they run the Makefile's targets, and publish nothing by themselves."""
 
 from __future__ import annotations
 
