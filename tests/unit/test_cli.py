@@ -60,7 +60,7 @@ def test_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize(("complete", "code"), [(True, 0), (False, 1)])
 def test_exit_code_is_the_verdict(monkeypatch: pytest.MonkeyPatch, complete: bool, code: int):
-    """The demo ends with 1 when what arrived is not what was sent."""
+    """The demo ends with 1 when the received flights differ from the sent ones."""
     monkeypatch.setattr("pubsub_spark.demo.run", lambda *arguments: complete)
 
     result = CliRunner().invoke(app, ["demo", "--json"])

@@ -33,7 +33,7 @@ class Glibc:
 
 
 def test_glibc_is_told_once(monkeypatch: pytest.MonkeyPatch):
-    """Arenas, and the thresholds from which memory goes back to the system (malloc.h numbers the settings)."""
+    """Arenas, and the thresholds of returning memory to the system (malloc.h numbers the settings)."""
     library = Glibc()
     monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
     keep_freed_memory()
@@ -80,7 +80,7 @@ class ReleasedError(Exception):
 def test_memory_is_released_when_work_is_over(
     monkeypatch: pytest.MonkeyPatch, used: list[float], releases_at: int | None
 ):
-    """After work, and in the first idle moment: not while it goes on, and not without any."""
+    """After work, and in the first idle moment: neither during work nor without any."""
     released: list[int] = []
     ticks = iter(used)
     clock = [0.0]

@@ -157,7 +157,7 @@ def test_reading_by_an_attribute_is_sparks():
 
 @pytest.mark.parametrize("command", [re.split("`", reply)[1] for reply in REFUSED.values() if "pubsub-spark" in reply])
 def test_commands_in_refusals_exist(command: str):
-    """Each command has the flags that the error message gives it."""
+    """Each command has the flags that the error message names."""
     result = CliRunner().invoke(app, [*command.split()[1:], "--help"])
 
     assert (0, "") == (result.exit_code, result.stderr)
@@ -208,7 +208,7 @@ KEY = {"credentials": '{"type": "service_account"}'}
     ],
 )
 def test_an_emulator_is_called_without_tls(given: dict[str, str], is_emulator: bool):
-    """Only one that is on this machine, has a name without dots or is said to be one. Never with credentials given."""
+    """Only one that is on this machine, has a name without dots or is declared as one. Never with credentials."""
     assert is_emulator == read(**given).is_emulator
 
 
