@@ -1,9 +1,9 @@
-"""What the processes of a query use: threads, open files and memory, by the kind of process, and what is too much.
+"""The use of threads, open files and memory by a query's processes, by kind of process, and its limits.
 
-    usages(pids)                 of the processes that there are, the most that one of each kind uses
-    excesses(usages, before)     the sentences for what is more than MOST, or has grown by more than GROWTH since
+    usages(pids)                 of the running processes, the most that one of each kind uses
+    excesses(usages, before)     an error for each use above MOST, or grown by more than GROWTH since
 
-Reads `/proc`, so it works on Linux alone. The two tables are what was measured, and room. A leak in each round passes
+Reads `/proc`, so it works on Linux alone. The two tables are measurements, plus room. A leak in each round passes
 GROWTH perhaps, but not MOST.
 """
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tests.spark.scenario import command
 
-# What the command line of a process of each kind has in it.
+# A part of the command line of a process of each kind.
 _COMMANDS = {
     "source worker": "python_streaming_source_runner",
     "task worker": "pyspark.daemon",
@@ -54,7 +54,7 @@ GROWTH = {
 
 
 def usages(pids: Iterable[int]) -> dict[str, Usage]:
-    """What the processes with these ids use, by kind. Those of no kind, and those that are gone, are left out."""
+    """Return the use of the processes with these ids, by kind. Those of no kind, and ended ones, are left out."""
     found: dict[str, Usage] = {}
     for pid in pids:
         line = command(pid)
@@ -85,6 +85,6 @@ def _usage(pid: int) -> Usage | None:
     except OSError:
         return None
     status = dict(line.split(":", 1) for line in lines)
-    if "VmRSS" not in status:  # it has ended, and nobody has asked for its exit code
+    if "VmRSS" not in status:  # it has ended, and its exit code has not been read
         return None
     return Usage(1, int(status["Threads"]), files, int(status["VmRSS"].split()[0]) // 1024)

@@ -1,10 +1,10 @@
 """A TCP proxy in front of a server, whose link can be cut, black-holed, half-closed, delayed and throttled.
 
     with Proxy(port) as proxy:
-        proxy.refuse()            connections are closed, new ones too, as when the server is down
-        proxy.black_hole()        nothing is forwarded and nothing closed. What was sent waits in the sockets
+        proxy.refuse()            connections are closed, also new ones, as when the server is down
+        proxy.black_hole()        nothing is forwarded and nothing closed. Sent bytes wait in the sockets
         proxy.half_close()        the server's end of each connection is closed for sending
-        proxy.delay(0.5)          each read waits so many seconds before it is forwarded
+        proxy.delay(0.5)          each read waits 0.5 seconds before it is forwarded
         proxy.throttle(125_000)   bytes a second, in each direction: 125,000 is 1 Mbit/s
         proxy.heal()              all of it is over
 

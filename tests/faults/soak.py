@@ -6,18 +6,18 @@ The query is a Spark application (`tests.spark.application`) that reads into Par
 of their own. The emulator and an S3 server (moto) are in this process, each behind a proxy. The staging area is in S3
 or on the disk. Messages are published all the time. A round is a few faults, one after the other, out of FAULTS. Then
 all are over, and the round ends when every message is acknowledged. Everything that was published must be in the sink,
-once, and each process must be back where it was before: threads, open files, memory (`processes`). A query that has
-ended must have said why in one sentence of ours, unless a fault killed it, and is started again.
+once, and each process must be back at its former level: threads, open files, memory (`processes`). A query that has
+ended must have an error message of ours, unless a fault killed it, and is started again.
 
 After ROUNDS_OF_A_QUERY rounds a new query, on a new subscription, has the next of SETTINGS. The tally is kept in
-`tally.json` in the folder. Another start goes on with its rounds.
+`tally.json` in the folder. Another start continues its rounds.
 
 Which clocks move: the service's, by `Emulator.advance`: less than a lease while the query runs or is stopped by
-SIGSTOP, and past all leases when it was killed, which in life takes minutes. The driver measures leases by
-CLOCK_BOOTTIME, which nobody can move for a process that runs, nor the clock of the day for one process alone: for
-those, test_rights_and_stores.py gives the session a clock of its own. The store stalls for less than a lease: what may
-come twice after that is in docs/guarantee.md. The emulator is not killed, for it does not keep what it
-has.
+SIGSTOP, and past all leases when it was killed, which in production takes minutes. The driver measures leases by
+CLOCK_BOOTTIME, which cannot be moved for a running process, nor can the clock of the day for one process alone. For
+those, test_rights_and_stores.py passes the session a clock of its own. The store stalls for less than a lease:
+docs/guarantee.md lists the duplicates after a longer stall. The emulator is not killed, because it does not keep its
+messages.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from tests.spark.scenario import LEASE, command, descendants
 
 START_SECONDS, DRAIN_SECONDS = 180.0, 300.0
 SLOW_LINK_BYTES_PER_SECOND = 125_000  # 1 Mbit/s
-SETTLE_SECONDS = 30.0  # in which threads, files and memory are back, when all is acknowledged
+SETTLE_SECONDS = 30.0  # until threads, files and memory are back, once all is acknowledged
 ROUNDS_OF_A_QUERY = 5
 _SOURCE_WORKER, _TASK_WORKER = "python_streaming_source_runner", "pyspark.daemon"  # in their command lines
-_ROOM_BYTES = 20_000  # for a file on the full disk, at the most
+_ROOM_BYTES = 20_000  # for a file on the full disk, at most
 _JUMP_SECONDS = 40.0  # less than the lease of 60 s
 _OPTIONS = {"maxMessagesPerTrigger": "3000", "connectTimeout": "30s", "numFetchPartitions": "2", "idleTimeout": "500ms"}
 
@@ -92,7 +92,7 @@ class Soak:
         self.published: list[str] = []
         self._folder = folder
         self._compared = 0  # of those that were published
-        self._killed: str | None = None  # the fault by which the query may end
+        self._killed: str | None = None  # the fault that may end the query
         self._usages: dict[str, Usage] = {}  # at the end of the round before
 
     # Faults: each is over when it returns, but for the links and the disk, which `heal` mends
@@ -137,12 +137,12 @@ class Soak:
             self.wait(1, 8)
 
     def sleep_machine(self) -> None:
-        """SIGSTOP of every process of the query, while the service's clock goes on by most of a lease."""
+        """SIGSTOP every process of the query, while the service's clock advances by most of a lease."""
         with self._stopped():
             self.jump_clock()
 
     def jump_clock(self) -> None:
-        """The service's clock goes on by up to most of a lease, and the driver's does not."""
+        """Advance only the service's clock, by up to most of a lease, and leave the driver's."""
         self.emulator.advance(self.chance.uniform(1, _JUMP_SECONDS))
 
     def fill_disk(self) -> None:
@@ -185,7 +185,7 @@ class Soak:
         began = time.monotonic()
         with self._publishing():
             self._wait_for_a_stream()
-            self._killed = None  # what was killed in the last round has ended the query by now, or never will
+            self._killed = None  # a process killed in the last round has ended the query by now, or never will
             self.wait(1, 4)
             possible = [fault for fault in FAULTS if is_possible(fault, self.setting)]
             for fault in self.chance.sample(possible, min(len(possible), self.chance.randrange(1, 4))):
@@ -215,13 +215,13 @@ class Soak:
             time.sleep(0.1)
 
     def restart_if_dead(self) -> None:
-        """Start the query again if it has ended. Raises SoakError if it gave no reason."""
+        """Start the query again if it has ended. Raise SoakError if it reported no reason."""
         process = self.application.process
         if process is not None and process.poll() is None:
             return
         if process is not None:
             self._record_end()
-            self._kill_all(None)  # what is left below it
+            self._kill_all(None)  # the remaining processes below it
             self.emulator.advance(LEASE)
         in_s3 = {"stagingLocation": "s3://staging/area"} if self.setting.staging == "S3" else {}
         self.application.start(
@@ -230,7 +230,7 @@ class Soak:
             options={**_OPTIONS, "endpoint": self.service.endpoint, **in_s3},
         )
         self.tally.starts += 1
-        self._killed, self._usages = None, {}  # new processes are compared with what is too much, not with the old
+        self._killed, self._usages = None, {}  # new processes are compared with the limits, not with the old ones
 
     def _record_end(self) -> None:
         log = self.application.log.read_text()
@@ -277,7 +277,7 @@ class Soak:
         lost = len(set(self.published) - set(arrived))
         repeated = sum(arrived.values()) - len(arrived)
         unacknowledged = self.emulator.backlog(self.application.names.subscription)
-        self.tally.lost += lost  # another start goes on with the tally: a round that was clean erases nothing
+        self.tally.lost += lost  # another start continues the tally: a clean round erases nothing
         self.tally.repeated += repeated
         self.tally.unacknowledged += unacknowledged
         self._measure()
@@ -285,8 +285,9 @@ class Soak:
             raise SoakError(f"round {self.tally.rounds} of seed {self.tally.seed}")
 
     def _measure(self) -> None:
-        """What the processes use when all is acknowledged. Raises SoakError if it is not soon what it was a round
-        before.
+        """Record the use of the processes when all is acknowledged.
+
+        Raise SoakError if it does not soon return to that of the round before.
         """
         end = time.monotonic() + SETTLE_SECONDS
         while found := excesses(now := usages(self._pids()), self._usages):
@@ -357,7 +358,7 @@ FAULTS: list[Callable[[Soak], None]] = [
     Soak.fill_disk,
     Soak.kill_executor,
 ]
-# What a fault needs in the words of a setting; the others are possible everywhere.
+# The words that a fault needs in a setting. The others are possible everywhere.
 _NEEDS: dict[Callable[[Soak], None], str] = {
     Soak.refuse_store: "S3",
     Soak.stall_store: "S3",

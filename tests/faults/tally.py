@@ -1,7 +1,7 @@
-"""The tally of a soak: its counts, which another start goes on with, and the rules by which an end of a query counts.
+"""The tally of a soak: its counts, which another start continues, and the rules for counting an end of a query.
 
-`reason` is the error of ours that a driver ended with, by its log; `by_kill` the fault that killed it. An end that has
-neither counts as nothing: the soak fails by it.
+`reason` is the error of ours that a driver ended with, by its log. `by_kill` is the fault that killed it. An end that
+has neither counts as nothing: the soak fails by it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Tally:
 
     @classmethod
     def read(cls, path: Path, seed: int) -> Tally:
-        """The tally of an earlier start. A new one where there is none, or where it had another seed."""
+        """Return the tally of an earlier start, or a new one if it does not exist or has another seed."""
         if path.exists():
             known = {each.name for each in fields(cls)}
             found = cls(**{name: value for name, value in json.loads(path.read_text()).items() if name in known})
@@ -63,10 +63,10 @@ def _listed(counts: dict[str, int]) -> str:
 
 
 def reason(log: str) -> str | None:
-    """The class of our error that a driver ended with, by its log, or None if its last words are not ours.
+    """Return the class of our error that a driver ended with, by its log, or None if its last words are not ours.
 
-    Tasks that failed and were tried again are in the log, too, and are no reason: only what follows the driver's own
-    traceback is.
+    Tasks that failed and were tried again are also in the log, and are no reason. The reason follows the driver's own
+    traceback.
     """
     _, traceback, end = log.rpartition(_TRACEBACK)
     found = _OURS.findall(end) if traceback else []

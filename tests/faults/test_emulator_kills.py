@@ -1,10 +1,10 @@
 """kill -9 of an emulator with a data directory, under load, again and again.
 
 Google's client publishes, pulls, acknowledges and nacks from several threads while the emulator is killed after a
-moment that a seed chooses, sometimes while it writes a base. What was answered is compared with what is there at the
-end: no answered publish is lost, no answered ack comes again, and messages of a key come in their order.
+moment that a seed chooses, sometimes while it writes a base. The answers are compared with the messages at the end: no
+answered publish is lost, no message of an answered ack is redelivered, and messages of a key are delivered in order.
 
-EMULATOR_KILLS is how often. `make kills` does it 200 times.
+EMULATOR_KILLS is the number of kills. `make kills` does it 200 times.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tests.conftest import ROOT
 
 KILLS = int(os.environ.get("EMULATOR_KILLS", "10"))
 SEED = int(os.environ.get("EMULATOR_KILLS_SEED", "1"))
-MOST_LOAD_SECONDS = (0.1, 0.4, 2.0)  # one of them for each life; a base takes more than a second
-# A base after a few groups, and not after 128 MB.
+MOST_LOAD_SECONDS = (0.1, 0.4, 2.0)  # one of them for each life. A base takes more than a second
+# A base after a few groups instead of after 128 MB.
 SERVE = (
     "import sys; from pathlib import Path; from pubsub_spark.emulator.journal import journal;"
     "from pubsub_spark.emulator.serve import ServeOptions, serve; journal._MIN_LOG_BYTES = 400_000;"
@@ -46,7 +46,7 @@ KEYS = ("a", "b", "c")
 
 
 class Answers:
-    """What the emulator has answered: publishes, and acks with the life in which they were."""
+    """The emulator's answers: publishes, and acks with the number of their life."""
 
     def __init__(self) -> None:
         self.published: dict[str, bytes] = {}  # by message id
@@ -86,7 +86,7 @@ class Clients:
         ).received_messages
         for each in pulled:
             answers.received(subscription, each.message.message_id)
-        # The first ones, because what is behind a gap of its key comes again.
+        # The first ones, because messages behind a gap of their key are redelivered.
         done = pulled[: random.randint(0, len(pulled))]
         if done:
             ids = [each.ack_id for each in done]
@@ -148,7 +148,7 @@ def load(clients: Clients, answers: Answers, seconds: float, seed: int, process:
 
 
 def drain(emulator: Emulator, clients: Clients, subscription: str) -> dict[str, PubsubMessage]:
-    """Every message that is left, in the order in which it came."""
+    """Return every message that is left, in order of arrival."""
     found: dict[str, PubsubMessage] = {}
     emulator.advance(601)
     while emulator.backlog(subscription):
@@ -161,7 +161,7 @@ def drain(emulator: Emulator, clients: Clients, subscription: str) -> dict[str, 
 
 @pytest.mark.timeout(60 + 10 * KILLS)
 def test_a_kill_loses_no_answered_publish_and_revives_no_answered_ack(tmp_path: Path):
-    """After each of so many kills everything that was answered is there, and nothing that was done comes again."""
+    """After each kill everything that was answered is there, and no acked message is redelivered."""
     random, answers, bases = Random(SEED), Answers(), 0
     with Emulator(data_dir=tmp_path) as emulator:
         emulator.create_topic(TOPIC)

@@ -99,12 +99,12 @@ def test_available_now_waits_for_the_end_of_an_outage(query: Engine, emulator: E
 
 @pytest.mark.parametrize("fault", [Proxy.refuse, Proxy.black_hole])
 def test_available_now_does_not_end_in_an_outage(query: Engine, proxy: Proxy, names: Names, fault: Any):
-    """A link that breaks while the query waits for a last message: it waits, and takes what came meanwhile."""
+    """A link breaks while the query waits for a last message: it waits, and takes messages that arrived meanwhile."""
     query.start()
     assert query.session is not None
     query.trigger()
     fault(proxy)
-    if fault is Proxy.refuse:  # what the service has just sent into a broken link is leased for a minute
+    if fault is Proxy.refuse:  # messages that the service has just sent into a broken link are leased for a minute
         until(lambda: query.emulator.streams() == 0, "the end of the stream")
     query.emulator.publish(names.topic, "a")
     query.session.prepare_for_available_now()
@@ -205,9 +205,9 @@ def test_credential_failure_ends_the_query(
 
 
 def test_slow_uplink_only_slows_down(query: Engine, proxy: Proxy, names: Names, monkeypatch: pytest.MonkeyPatch):
-    """Acks of 4 s of uplink, with turns of 1 s: each id is sent once, more or less, and not over and over again.
+    """Acks of 4 s of uplink, with turns of 1 s: each id is sent about once, instead of over and over again.
 
-    A request takes 0.4 s of the uplink, so that it fits in a turn. One of 512 KiB takes 4 s where a turn has 30.
+    A request takes 0.4 s of the uplink, so that it fits in a turn. One of 512 KiB takes 4 s of a turn of 30.
     """
     query.times = DriverTimes(acks=AckTimes(send=1.0))
     monkeypatch.setattr(acks, "MAX_IDS", 250)

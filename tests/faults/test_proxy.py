@@ -1,4 +1,4 @@
-"""The proxy: each fault does what its method says, and `heal` ends it."""
+"""The proxy: each fault has the effect that its method names, and `heal` ends it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.faults.proxy import Proxy
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """The port of a server that sends back what it gets."""
+    """Yield the port of a server that echoes its input."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve(connection: socket.socket) -> None:
@@ -69,7 +69,7 @@ def test_forwards(proxy: Proxy):
 
 
 def test_refuse_ends_all_connections_and_new_ones(proxy: Proxy):
-    """`refuse` ends all connections and new ones, as a server that is down; `heal` brings it back."""
+    """`refuse` ends all connections and new ones, as a server that is down. `heal` restores it."""
     with client(proxy) as one:
         echoed(one, b"a")
         proxy.refuse()
@@ -82,7 +82,7 @@ def test_refuse_ends_all_connections_and_new_ones(proxy: Proxy):
 
 
 def test_black_hole_keeps_bytes_until_it_is_healed(proxy: Proxy):
-    """`black_hole` forwards nothing and closes nothing; after `heal` all bytes arrive."""
+    """`black_hole` forwards nothing and closes nothing. After `heal` all bytes arrive."""
     with client(proxy, 0.2) as one:
         echoed(one, b"a")
         proxy.black_hole()

@@ -1,8 +1,8 @@
-"""A query through faults in an order that a seed gives: all arrives, once, or the query fails with a sentence.
+"""A query through faults in the order of a seed: all arrives, once, or the query fails with our error.
 
 `Engine` plays Spark, with the emulator behind a proxy. While a trigger runs, one fault of FAULTS begins and ends.
-Between triggers the query crashes, is stopped, or time passes. A query that fails must say so in a sentence of ours,
-and is started again on its checkpoint. `make soak` does the same with Spark, processes and an object store.
+Between triggers the query crashes, is stopped, or time passes. A query that fails must report an error of ours, and is
+started again on its checkpoint. `make soak` does the same with Spark, processes and an object store.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tests.faults.proxy import Proxy
 
 SEEDS = range(20)
 STEPS = 14
-LEASE_IS_EXPIRED = 601.0  # seconds; longer than any lease
-BOUND = 60.0  # seconds, for a trigger, and for all messages to arrive when faults are over and leases have expired
+LEASE_IS_EXPIRED = 601.0  # seconds, longer than any lease
+BOUND = 60.0  # seconds of a trigger, and until all messages arrive when faults are over and leases have expired
 SLOW_LINK_BYTES_PER_SECOND = 125_000  # 1 Mbit/s
 _OUR_THREADS = ("pull ", "ack worker", "lease extender")
 _SOCKETS_MORE = 4  # than before: a connection of the emulator's own may end later
@@ -78,7 +78,7 @@ class Store:
 
 
 class Run:
-    """One query on a subscription of its own, and what was done to it."""
+    """One query on a subscription of its own, and the list of actions on it."""
 
     def __init__(self, emulator: Emulator, proxy: Proxy, store: Store, names: Names, folder: Path, seed: int) -> None:
         self.emulator, self.proxy, self.store, self.names = emulator, proxy, store, names
@@ -96,9 +96,9 @@ class Run:
         self.published: list[str] = []
         self.failures: list[PubSubError] = []
         self.done: list[str] = []
-        self._rest = 400.0  # seconds by which the clocks may still go while the query runs
+        self._rest = 400.0  # seconds that the clocks may still advance while the query runs
 
-    # What breaks while a trigger runs
+    # Faults while a trigger runs
 
     def refuse_service(self) -> None:
         self.proxy.refuse()
@@ -147,7 +147,7 @@ class Run:
     # Steps
 
     def trigger_with_fault(self) -> None:
-        """One trigger, in which a fault begins after a moment and ends after another."""
+        """Run one trigger. A fault begins after a moment and ends after another."""
         fault = self.chance.choice(FAULTS)
         self.done[-1] += f" {fault.__name__}"
         begins, lasts = self.chance.uniform(0, 0.1), self.chance.uniform(0.1, 1.2)
@@ -167,7 +167,7 @@ class Run:
             thread.join()
 
     def trigger(self) -> None:
-        """One trigger, with a new query if there is none."""
+        """Run one trigger, with a new query if the old one has ended."""
         self._guarded(lambda: self.engine.trigger(actions=self.chance.choice([1, 1, 2])))
 
     def crash_in_a_batch(self) -> None:
@@ -189,7 +189,7 @@ class Run:
         self.emulator.advance(LEASE_IS_EXPIRED)
 
     def pass_time(self) -> None:
-        """The clocks go on, as while a machine sleeps or a sink takes long."""
+        """Advance the clocks, as while a machine sleeps or a sink takes long."""
         seconds = self.chance.choice([20.0, 50.0, 100.0])
         if self.engine.session is not None and seconds <= self._rest:
             self._rest -= seconds
@@ -219,7 +219,7 @@ class Run:
         self.stop()
 
     def _guarded(self, action: Callable[[], object]) -> None:
-        """Run an action of a query. One that fails in a sentence of ours is stopped, as Spark stops its source."""
+        """Run an action of a query. One that fails with an error of ours is stopped, as Spark stops its source."""
         began = time.monotonic()
         try:
             if self.engine.session is None:
@@ -292,7 +292,7 @@ def _nothing_is_left() -> Iterator[None]:
 def test_faults_at_random(
     seed: int, emulator: Emulator, proxy: Proxy, names: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Nothing is lost, repeated or left unacknowledged, whatever breaks in which order."""
+    """Nothing is lost, repeated or left unacknowledged, whatever breaks in any order."""
     emulator.create_topic(names.topic)
     emulator.create_subscription(names.subscription, names.topic)
     run = Run(emulator, proxy, Store(monkeypatch), names, tmp_path, seed)

@@ -1,6 +1,6 @@
-"""What is taken from a running query: rights, credentials, its staging area, its disk, the time of its machine.
+"""Losses of a running query: rights, credentials, its staging area, its disk, the time of its machine.
 
-`Engine` plays Spark. Each query fails in one sentence, or goes on. Started again, it has every message once.
+`Engine` plays Spark. Each query fails with one error, or continues. Started again, it has every message once.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from tests.faults.proxy import Proxy
 from tests.unit.read.staging.object_store import with_faults
 
 BOUND = 30.0
-LEASE_IS_EXPIRED = 601.0  # seconds; longer than any lease
+LEASE_IS_EXPIRED = 601.0  # seconds, longer than any lease
 MANY = [f"m{n}" for n in range(3000)]
-_ROOM_BYTES = 20_000  # for a file on the full disk; a part of 3,000 messages has 300,000
+_ROOM_BYTES = 20_000  # for a file on the full disk. A part of 3,000 messages has 300,000
 _STALL_SECONDS = 61.0  # longer than the lease of a pull
 _YEAR_SECONDS = 365 * 86400.0
 
@@ -72,7 +72,7 @@ def read(query: Engine, count: int) -> None:
 
 
 def failure(query: Engine) -> PubSubError:
-    """The error with which the query ends. It is stopped then, as Spark stops its source."""
+    """Return the error that ends the query. The query is stopped then, as Spark stops its source."""
     with pytest.raises(PubSubError) as failed:
         until(lambda: query.trigger() and False, "an error")
     assert "\n" not in str(failed.value)
@@ -100,7 +100,7 @@ def start_again(query: Engine, names: Names, *texts: str) -> None:
     ],
 )
 def test_rights_that_end_while_a_query_runs(query: Engine, names: Names, code: Any, kind: Any, phrase: str):
-    """A stream that is refused for good fails the query in one sentence. What was not acknowledged comes again."""
+    """A stream that is refused for good fails the query with one error. Unacknowledged messages are redelivered."""
     query.emulator.publish(names.topic, "a")
     read(query, 1)
     query.emulator.fail("StreamingPull", code, count=100)
@@ -141,7 +141,7 @@ def full_disk() -> Iterator[None]:
 
 
 def test_disk_without_room(query: Engine, names: Names):
-    """A part that does not fit fails the query with what to do, and leaves no half of a part to be given."""
+    """The error of a part that does not fit has the fix, and no half of a part is left to be read."""
     query.emulator.publish(names.topic, "a")
     read(query, 1)
     query.emulator.publish(names.topic, *MANY)
@@ -155,7 +155,7 @@ def test_disk_without_room(query: Engine, names: Names):
 
 
 def test_staging_area_that_is_lost(query: Engine, names: Names):
-    """A folder that someone removes under a running query costs duplicates at the most, and never a message."""
+    """A folder that is removed under a running query costs duplicates at most, and never a message."""
     query.emulator.publish(names.topic, "a")
     read(query, 1)
     query.emulator.publish(names.topic, *MANY)
@@ -194,7 +194,7 @@ def start_on(query: Engine, names: Names, bucket: Bucket, monkeypatch: pytest.Mo
 def test_store_that_is_out(
     query: Engine, names: Names, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """A store that refuses 60 requests in a row, six times what obstore repeats by itself, only delays a batch."""
+    """A store that refuses 60 requests in a row, six times as many as obstore repeats itself, only delays a batch."""
     monkeypatch.setattr(store_module, "_REQUEST_SECONDS", 0.05)
     monkeypatch.setattr(store_module, "delays", lambda first: itertools.repeat(0.0))
     with with_faults(bucket.endpoint) as faults:
@@ -238,7 +238,7 @@ def backlogged(query: Engine, names: Names) -> None:
 
 
 def test_store_that_stalls_for_longer_than_a_lease(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
-    """While a part is being staged its leases are extended: a later task of the batch is not given its messages."""
+    """While a part is being staged its leases are extended: a later task of the batch does not get its messages."""
     create, extend = Store.create, acks.extend
     extended = threading.Event()
 
@@ -282,7 +282,7 @@ def test_store_that_stalls_before_a_pull(query: Engine, names: Names, monkeypatc
         return read_file(store, path)
 
     query.stop()
-    query.budget, query.partitions = Budget(1500, 10**8), 1  # Engine's tasks run in turn; Spark's wait together
+    query.budget, query.partitions = Budget(1500, 10**8), 1  # Engine's tasks run in turn, Spark's wait together
     query.start()
     backlogged(query, names)
     monkeypatch.setattr(Store, "read", stall)
@@ -297,7 +297,7 @@ def test_store_that_stalls_before_a_pull(query: Engine, names: Names, monkeypatc
 
 
 def test_machine_that_slept_in_a_pull(query: Engine, names: Names, monkeypatch: pytest.MonkeyPatch):
-    """A task that wakes up when its leases are over gives its messages back and fails. They come again."""
+    """A task that wakes up when its leases are over nacks its messages and fails. They are redelivered."""
     run = PartitionPull.run
 
     def sleep(pull: PartitionPull) -> Any:
@@ -338,7 +338,7 @@ def test_clock_of_leases_jumps(query: Engine, names: Names, seconds: float):
     """A machine that slept for an hour, or whose clock went back, repeats no row: leases that may be over are."""
     query.emulator.publish(names.topic, "a", "b")
     read(query, 2)
-    query.slept += seconds  # of the session's clock; the service's goes on
+    query.slept += seconds  # of the session's clock, not of the service's
     query.emulator.publish(names.topic, "c")
     read(query, 3)
 

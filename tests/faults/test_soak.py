@@ -26,11 +26,11 @@ def test_query_survives_faults_at_random(seed: int, tmp_path: Path, monkeypatch:
 
 
 def test_lost_message_ends_the_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The comparison can fail: a message that was published and taken away before it was read is told."""
+    """The comparison can fail: a message that was published and taken away before it was read is reported."""
     from tests.faults import soak
 
     def acknowledge_one(running: soak.Soak) -> None:
-        """Publish a message that nobody reads."""
+        """Publish a message that is never read."""
         running.published.append("never sent")
 
     monkeypatch.setattr(soak, "FAULTS", [acknowledge_one])
@@ -39,7 +39,7 @@ def test_lost_message_ends_the_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_clean_round_erases_no_loss(tmp_path: Path):
-    """A tally that another start goes on with keeps what an earlier one lost."""
+    """Another start that continues a tally keeps the losses of an earlier one."""
     path = tmp_path / "tally.json"
     path.write_text('{"seed": 7, "lost": 1, "repeated": 2, "unacknowledged": 3}')
     tally = Tally.read(path, seed=7)
@@ -107,7 +107,7 @@ def test_kill_explains_its_own_end_only(code: int, fault: str | None, expected: 
 
 
 def test_process_that_grows_is_told():
-    """Threads, files and memory of a round are compared with those of the round before, and with what is too much."""
+    """Threads, files and memory of a round are compared with those of the round before, and with the limits."""
     before = {"source worker": Usage(1, 12, 16, 200)}
     leaking = Usage(1, 12 + GROWTH["source worker"].threads + 1, 16, MOST["source worker"].megabytes + 1)
 
@@ -119,6 +119,6 @@ def test_process_that_grows_is_told():
 
 
 def test_each_setting_and_fault_has_its_turn():
-    """A soak of some seeds or of many rounds meets every fault in a setting where it hits something."""
+    """A soak of some seeds or of many rounds meets every fault in a setting that it affects."""
     assert set(SETTINGS) == {setting_of(seed, 0) for seed in range(4)} == {setting_of(7, n) for n in range(20)}
     assert all(any(is_possible(fault, setting) for setting in SETTINGS) for fault in FAULTS)
