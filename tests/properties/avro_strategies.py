@@ -1,4 +1,4 @@
-"""Avro schemas and values that hypothesis makes up, and what fastavro writes of them."""
+"""Avro schemas and values that hypothesis makes up, and their bytes by fastavro."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def _tag(declared: Any) -> str:
 
 
 def values(declared: Any) -> st.SearchStrategy[Any]:
-    """A strategy of values that fastavro writes with the schema; a union's value is the pair (tag, value), so that
-    the branch is certain."""
+    """Return a strategy of values that fastavro writes with the schema. A union's value is the pair (tag, value), so
+    that the branch is certain."""
     if isinstance(declared, str):
         return _PRIMITIVES[declared]
     if isinstance(declared, list):
@@ -112,7 +112,7 @@ def values(declared: Any) -> st.SearchStrategy[Any]:
 
 
 def without_logical(declared: Any) -> Any:
-    """The schema with its logical types off: fastavro then gives what was written, as our datum is."""
+    """Return the schema without its logical types: fastavro then returns the written value, as our datum is."""
     if isinstance(declared, list):
         return [without_logical(item) for item in declared]
     if isinstance(declared, dict):
@@ -137,7 +137,7 @@ def messages(draw: st.DrawFn) -> tuple[dict[str, Any], list[bytes]]:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> tuple[dict[str, Any], list[bytes]]:
-    """A schema and messages of it, of which some have been cut, lengthened, overwritten or made up."""
+    """A schema and messages of it. Some are cut, lengthened, overwritten or made up."""
     declared, good = draw(messages())
     for index in draw(st.lists(st.integers(0, len(good) - 1), min_size=1, max_size=8)):
         data = good[index]

@@ -17,7 +17,7 @@ class UnreadableMessage(ValueError):  # noqa: N818 (a finding, not a failure)
 
 
 def compile_row_reader(struct: Struct) -> Callable[[Any], dict[str, Any]]:
-    """A function from a message to its row, for `pa.array`; it raises UnreadableMessage."""
+    """Return a function from a message to its row, for `pa.array`. It raises UnreadableMessage."""
     getters = [(column.name, _getter(column)) for column in struct.columns]
 
     def row(message: Any) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def compile_row_reader(struct: Struct) -> Callable[[Any], dict[str, Any]]:
 
 
 def json_text(message: Any) -> str:
-    """The JSON text of a Struct, Value or ListValue; the same text for the same value."""
+    """Return the JSON text of a Struct, Value or ListValue, the same text for the same value."""
     return str(MessageToJson(message, indent=None, sort_keys=True))
 
 

@@ -45,7 +45,7 @@ IMPORTS = "".join(
 
 @st.composite
 def members(draw: st.DrawFn, syntax: str, types: list[str], required: bool) -> list[str]:
-    """The fields of one message; numbers in any order, with gaps."""
+    """The fields of one message, numbers in any order, with gaps."""
     count = draw(st.integers(0, 5))
     numbers = draw(st.lists(st.integers(1, 40), min_size=count, max_size=count, unique=True))
     lines, together = [], []
@@ -116,7 +116,7 @@ def value_of(draw: st.DrawFn, field: FieldDescriptor) -> Any:
 
 
 def fill(draw: st.DrawFn, message: Any) -> None:
-    """Set fields of `message`; required ones always."""
+    """Set fields of `message`, required ones always."""
     name = message.DESCRIPTOR.full_name
     if name == "google.protobuf.Timestamp":
         message.FromMicroseconds(draw(st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)))

@@ -1,7 +1,7 @@
-"""The promise of the ack ledger, tested with hypothesis: whatever happens in which order.
+"""The promise of the ack ledger, tested with hypothesis: it holds whatever happens in any order.
 
-The machine does what the threads of a run and the tasks do. The model is the service's side: when the lease of each
-part really ends, and which acks it has accepted in time. The ledger learns of it only through its own events.
+The machine acts as the threads of a run and the tasks. The model is the service's side: when the lease of each
+part really ends, and the acks that it has accepted in time. The ledger learns of it only through its own events.
 
     - nothing is sent or deleted before its commit, and no part that was staged after it
     - batches are deleted in their order, each once
@@ -157,7 +157,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if answer == "unanswered":
             self.ledger.pause(part, self.now + 1)
             return
-        if answer == "gone":  # its receipts cannot be read: nobody knows its ids
+        if answer == "gone":  # its receipts cannot be read, so its ids are unknown
             self.rows.discard(key)
             self.ledger.settle(part)
             return

@@ -1,7 +1,7 @@
 """Laws of the Avro codec, for schemas and values that hypothesis makes up.
 
-The oracles are fastavro, for what the bytes mean, and PySpark, for what a column is. The other laws are our own: the
-outcome of a message does not depend on its neighbours, and what was decoded can be encoded and decoded again.
+The oracles are fastavro for the meaning of the bytes, and PySpark for the values of a column. The other laws are our
+own: the outcome of a message does not depend on its neighbours, and decoded messages can be encoded and decoded again.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def alone(writer: avro.AvroDefinition, data: list[bytes], reader: avro.AvroDefin
 
 
 def same(left: pa.Array, right: pa.Array) -> bool:
-    """Equal, NaN included; dates and timestamps by their numbers, for Python's end in the year 9999."""
+    """Return whether all is equal, NaN included. Dates and timestamps are compared by number: Python's end in 9999."""
     return left.type == right.type and repr(_listed(left)) == repr(_listed(right))
 
 
@@ -140,7 +140,7 @@ def test_fastavro_reads_our_json(data, declared):
 
 
 def _rewritten(parsed: Any, read: Any, definition: avro.AvroDefinition) -> bytes:
-    """fastavro drops the branch of a union while reading: compare what is written again, by way of our JSON reader."""
+    """Return the bytes written again, by way of our JSON reader: fastavro drops the branch of a union while reading."""
     assume(not _has_choice(definition.root))
     out = io.BytesIO()
     fastavro.schemaless_writer(out, parsed, read)
@@ -182,7 +182,7 @@ def test_column_is_what_spark_expects(declared):
 
 
 def row(node: Node, datum: Any) -> Any:
-    """The column's value of a datum of fastavro's, for a schema without logical types."""
+    """Return the column's value of a datum of fastavro's, without logical types in the schema."""
     match node:
         case Record(fields=fields):
             return {field.name: row(field.node, datum[field.name]) for field in fields}
@@ -301,7 +301,7 @@ def test_many_messages_are_resolved_as_few_are(data, made):
 @RELAXED
 @given(st.data(), schemas())
 def test_what_may_be_committed_can_be_read(data, declared):
-    """A revision that the compatibility check takes reads every message of the other, but what Spark cannot hold."""
+    """A revision that the compatibility check accepts reads every message of the other, except values beyond Spark."""
     later = data.draw(evolved(declared))
     try:
         writer, reader = avro.parse(json.dumps(declared)), avro.parse(json.dumps(later))
@@ -339,7 +339,7 @@ def _logical(type_: str, logical: str, **more: Any) -> dict[str, Any]:
     return {"type": type_, "logicalType": logical, **more}
 
 
-# -128, -32768, ... fit exactly; fastavro writes them with a byte more than Java's BigInteger.toByteArray and we do.
+# -128, -32768, ... fit exactly. fastavro writes them with a byte more than Java's BigInteger.toByteArray and we do.
 _PADDED_BY_FASTAVRO = frozenset(-(1 << (8 * size - 1)) for size in range(1, 17))
 
 

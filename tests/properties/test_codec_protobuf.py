@@ -1,7 +1,7 @@
 """Laws of the Protocol Buffers codec, over generated schemas, messages and bytes.
 
-The oracles are protobuf's own: `FromString` decides what is a message, generated classes' getters what is in it,
-`json_format` what its JSON is. The row reader uses those getters, so it is the reference for the columns.
+The oracles are protobuf's own: `FromString` decides if bytes are a message, generated classes' getters return its
+fields, `json_format` its JSON. The row reader uses those getters, so it is the reference for the columns.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def slow(decoder: ProtobufDecoder, messages: list[Any]) -> list[Any]:
 
 
 def rows(value: pa.StructArray) -> list[Any]:
-    """Plain values; the entries of a map, which have no order, in that of their keys."""
+    """Return plain values. The entries of a map, which have no order, are in that of their keys."""
 
     def plain_value(item: Any) -> Any:
         if isinstance(item, dict):
@@ -97,7 +97,7 @@ def plain(type_: pa.DataType) -> pa.DataType:
 
 
 def writer(definition: ProtobufDefinition, encoding: Encoding, rows_type: pa.StructType) -> ProtobufEncoder:
-    """The writer; no example for what can be read but not written (a required message without fields)."""
+    """Return the writer, or reject an example that can be read but not written (a required message without fields)."""
     try:
         return ProtobufEncoder(definition, encoding, rows_type)
     except SchemaError:
@@ -183,7 +183,7 @@ def test_json_format_is_the_judge_of_json(drawn):
 
 
 def judged(decoder: ProtobufDecoder, payload: bytes) -> Any:
-    """The row that protobuf itself would give, or None when it would not."""
+    """Return the row that protobuf itself would return, or None if it would not."""
     try:
         message: Any = decoder.definition.message_class.FromString(payload)
         if not message.IsInitialized():
@@ -196,7 +196,7 @@ def judged(decoder: ProtobufDecoder, payload: bytes) -> Any:
 @MANY
 @given(broken())
 def test_protobuf_is_the_judge_of_broken_payloads(drawn):
-    """Row by row: a value where upb reads one, the same one; else a reason. Whatever the neighbours are."""
+    """Row by row, a value is the one that upb reads, or else a reason, whatever the neighbours are."""
     definition, payloads = drawn
     decoder = ProtobufDecoder(definition)
 
@@ -260,7 +260,7 @@ def test_every_float_survives(value):
 @LAW
 @given(odd_json())
 def test_json_is_the_same_alone_and_among_many(drawn):
-    """What columns read of texts, repeated so that they are worth it, is what the reader of single messages reads."""
+    """Columns read the same from texts, repeated so that they are worth it, as the reader of single messages."""
     definition, texts = drawn
     many = [text.encode("utf-8", "surrogatepass") for text in texts] * 64
     alone = definition.json_reader

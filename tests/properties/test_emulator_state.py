@@ -1,7 +1,7 @@
-"""Laws of the emulator's state, looked for by hypothesis in any order of everything that can be done to a broker.
+"""Laws of the emulator's state, tested by hypothesis in any order of all actions on a broker.
 
-- The counters (backlog, outstanding, oldest unacked message) say what a count of all messages says.
-- A state that was dumped and loaded at any moment goes on like the one that was not: deliveries, acks, ids, events.
+- The counters (backlog, outstanding, oldest unacked message) equal a count of all messages.
+- A state that was dumped and loaded at any moment continues like the one that was not: deliveries, acks, ids, events.
 - A state on which the journal's commands were carried out, from the start or from a dump on, is the same one.
 """
 
@@ -50,7 +50,7 @@ FORMAT = ResourceFormat(
 
 
 def told(events: list[Event]) -> list[Any]:
-    """The events, batches as what is in them."""
+    """Return the events, with the content of batches."""
     return [
         (event.subscription, list(event.batch)) if isinstance(event, Delivered) else (type(event), event)
         for event in events
@@ -235,7 +235,7 @@ TestState.settings = settings(max_examples=100, stateful_step_count=40, deadline
 
 
 def test_dump_changes_nothing_of_what_is_due():
-    """A state that was dumped, and is due twice at one time since, goes on as one that was not dumped."""
+    """A state that was dumped, and is due twice at one time since, continues as one that was not dumped."""
     machine = StateMachine()
     machine.begin(
         retention=100, ordering=True, retain_acked=True, filtered=False, backoff=0, topic_retention=60,

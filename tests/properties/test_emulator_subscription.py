@@ -1,10 +1,10 @@
-"""Laws of delivery, looked for by hypothesis in any order of publishing, pulling, acking, nacking, waiting and seeking.
+"""Laws of delivery, tested by hypothesis in any order of publishing, pulling, acking, nacking, waiting and seeking.
 
-- Nothing is lost: what was published and not acknowledged is in the backlog, and can be drained in the end.
-- What is acknowledged does not come back, unless a seek or the ordering rule says so.
-- What somebody holds is not given to anybody else before its deadline.
-- The messages of a key come in order, one outstanding batch at a time.
-- What a consumer has outstanding is counted right, and never more than it allows.
+- Nothing is lost: unacknowledged messages are in the backlog, and can be drained in the end.
+- Acknowledged messages are not redelivered, unless by a seek or the ordering rule.
+- A leased message is not delivered to another consumer before its deadline.
+- The messages of a key are delivered in order, one outstanding batch at a time.
+- The count of a consumer's outstanding messages is right, and never more than it allows.
 - A stream does not wait while there is something for it, and time does not stand still.
 """
 
@@ -133,7 +133,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         for sent in self.sent.values():
             sent.acked, sent.held = sent.message.published < time, None
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def backlog_is_what_was_not_acked(self) -> None:
@@ -211,7 +211,7 @@ TestDelivery.settings = settings(max_examples=200, stateful_step_count=50, deadl
 
 
 class BrokerMachine(RuleBasedStateMachine):
-    """Streams of one subscription whose dead letters may have nowhere to go: time goes on, and nobody waits in vain."""
+    """Streams of one subscription whose dead letters may have nowhere to go: time advances, and none waits in vain."""
 
     @initialize(ordering=st.booleans(), backoff=st.sampled_from([0, 10]), dead_letters=st.booleans())
     def begin(self, ordering: bool, backoff: int, dead_letters: bool) -> None:

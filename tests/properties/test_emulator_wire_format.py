@@ -1,6 +1,4 @@
-"""The wire format's shortcuts for hot calls: each finds in a request what a protobuf parser finds, or leaves the
-request to it.
-"""
+"""The wire format's shortcuts for hot calls: each reads a request as a protobuf parser does, or leaves it to one."""
 
 from __future__ import annotations
 
@@ -21,8 +19,10 @@ _MESSAGES = st.builds(
 
 @given(st.lists(_MESSAGES, max_size=20), st.sampled_from(["", "projects/my-project/topics/news"]))
 def test_bodies_of_data_alone_are_the_messages(messages: list[protos.PubsubMessage], topic: str):
-    """Messages of data alone, with lengths of one to three bytes, are cut out as they are; with a message of another
-    form none is."""
+    """Messages of data alone, with lengths of one to three bytes, are cut out as they are.
+
+    With a message of another form none is.
+    """
     raw = protos.PublishRequest(topic=topic, messages=messages).SerializeToString()
     plain = all(message.data and not message.attributes and not message.ordering_key for message in messages)
 
@@ -57,7 +57,7 @@ _NUMBERS = st.lists(st.integers(0, 2**64 - 1), max_size=5) | st.builds(
 
 @given(_NUMBERS, st.sampled_from(["", "x", "x" * 190]), st.integers(0, 5))
 def test_ack_ids_cut_out_of_a_request_are_its_ack_ids(numbers: list[int], stranger: str, place: int):
-    """The ack ids cut out are the request's, in any order or a batch's own; none where one of them is not ours."""
+    """The ack ids cut out are the request's, in any order or a batch's own, or None if one of them is not ours."""
     ack_ids = wire_format.AckIds(_NAME)
     texts = [ack_ids.text(number) for number in numbers]
     if stranger:
@@ -87,7 +87,7 @@ def test_bytes_that_are_no_ack_ids_are_left_to_the_parser(noise: bytes, at: int)
 
 @given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=20), st.integers(0, 2**40), st.booleans())
 def test_received_messages_carry_ack_ids_and_attempts(data: list[bytes], batch: int, counted: bool):
-    """A response put together from parts is what a client parses: the ack ids, the messages, the attempts."""
+    """A response put together from parts is parsed correctly by a client: the ack ids, the messages, the attempts."""
     ack_ids = wire_format.AckIds(_NAME)
     numbers = range(4096 * batch, 4096 * batch + len(data))
     bodies = [protos.PubsubMessage(data=each).SerializeToString() for each in data]

@@ -72,7 +72,7 @@ def test_filter_agrees_with_a_naive_evaluator(tree: Any, attributes: dict[str, s
 
 @given(st.text(alphabet='atribues:.()"=!NOTANDOR -hPfx,\\é\n', max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    """No text breaks the reader in any way but ValueError, and what it reads gives a verdict."""
+    """No text breaks the reader in any way but ValueError, and a filter that it reads returns a verdict."""
     try:
         predicate = compile_filter(text)
     except ValueError:

@@ -33,8 +33,8 @@ from pubsub_spark.read.pull.driver_stream import DriverStream
 from pubsub_spark.read.task.partitions import Partition, PullPartition
 from tests.engine import CrashError, Engine
 
-LEASE_IS_EXPIRED = 601.0  # seconds; longer than any lease
-NAP = 100.0  # seconds; longer than the leases that tasks pull with
+LEASE_IS_EXPIRED = 601.0  # seconds, longer than any lease
+NAP = 100.0  # seconds, longer than the leases that tasks pull with
 BOUND = 20.0
 
 
@@ -49,7 +49,7 @@ def down(machine: ReadStream) -> bool:
 class ReadStream(RuleBasedStateMachine):
     """Publish, trigger, crash, restart, let leases expire, let dead tasks finish: in any order."""
 
-    emulator: Emulator  # one for all runs; names differ
+    emulator: Emulator  # one for all runs, with different names
     is_saturated = False  # whether the driver stream runs at the service's limit of bytes per second
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class ReadStream(RuleBasedStateMachine):
     def budget(self, messages: int, times: int, passes_start: bool) -> None:
         """With small budgets a few messages are a backlog. Spark 4.0 and 4.1 do not pass the committed offset.
 
-        times: the budget in units of what the driver stream holds. Tasks pull the rest.
+        times: the budget in units of the driver stream's capacity. Tasks pull the rest.
         """
         self.engine.passes_start = passes_start
         self.engine.budget = Budget(messages * times, 10**6)
@@ -144,14 +144,14 @@ class ReadStream(RuleBasedStateMachine):
 
     @rule()
     def dead_task_finishes(self) -> None:
-        """A task of a batch that was long given up pulls and stages after all."""
-        with suppress(StagingError):  # its stream may be gone, and nobody looks at what it says
+        """Run a task of a batch that was abandoned long ago. It pulls and stages after all."""
+        with suppress(StagingError):  # its stream may be gone, and its result is not used
             self.engine.read(self.orphans[:1])
         del self.orphans[:1]
 
     @invariant()
     def acked_is_a_subset_of_committed(self) -> None:
-        """Read the service first: what it has been told must be in the log already."""
+        """Read the service first: an ack that it has received must be in the log already."""
         acked = {record.data.decode() for record in self.emulator.messages(self.subscription) if record.acked}
         assert acked <= set(self.engine.rows)
 
