@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 
 
 def main(names: list[str]) -> int:
-    """Print the counts as they come; 1 if a case is unexplained."""
+    """Print the counts as they are known and return 1 if a case is unexplained."""
     counts = []
     for name, body in BODIES.items():
         if names and name not in names:

@@ -1,8 +1,8 @@
 """Avro schemas of the structure of Apache Avro's and fastavro's own tests, and messages of them.
 
-The texts are ours; what they try is what `test_schema.py`, `test_io.py` and `schema-tests.txt` of Apache Avro and
-`test_schema.py`, `test_fastavro.py` and `test_json.py` of fastavro try. VALID and INVALID say what the specification
-(1.12) says of each, and Java's Avro of names. Messages of the valid ones are made, written and read back by fastavro.
+The texts are ours. They try the same cases as `test_schema.py`, `test_io.py` and `schema-tests.txt` of Apache Avro and
+`test_schema.py`, `test_fastavro.py` and `test_json.py` of fastavro. VALID and INVALID follow the specification (1.12),
+and Java's Avro for names. Messages of the valid ones are made, written and read back by fastavro.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ VALID: list[Any] = [
     logical("bytes", "decimal", precision=38, scale=38),
     fixed(8, logicalType="decimal", precision=18, scale=2),
     fixed(12, logicalType="duration"),
-    # A logical type that does not fit is ignored: these are what they stand on.
+    # A logical type that does not fit is ignored: these are the types below them.
     logical("bytes", "decimal", precision=2, scale=4),
     logical("bytes", "decimal"),
     logical("bytes", "decimal", precision=0),
@@ -296,7 +296,7 @@ INVALID: list[Any] = [
 # Documented in docs/types.md.
 _NO_COLUMN = "a recursive record or a decimal of more than 38 digits is refused as a column"
 BEYOND = "a decimal, date or timestamp beyond Spark's range is malformed"
-BEYOND_WORDS = ("digits", "no bytes", "beyond Spark's range")  # one of which is in the reason
+BEYOND_WORDS = ("digits", "no bytes", "beyond Spark's range")  # the reason has one of them
 
 
 def count(whole: bool) -> Iterator[Count]:
@@ -381,7 +381,7 @@ def _and_back(
     encoding: Encoding,
     counted: Count,
 ) -> None:
-    """Whether what is written of the rows is, to fastavro, what was read."""
+    """Check that fastavro reads the same values from the encoded rows as from the messages."""
     encode = codec_of("AVRO").encoder(definition, encoding, rows.type, False)
     again = iter(encode(rows.filter(reasons.is_null())).to_pylist())
     read_again = rewritten if encoding == "BINARY" else read_text

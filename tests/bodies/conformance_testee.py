@@ -1,10 +1,10 @@
-"""The program that protobuf's conformance runner asks: parse this payload, write it in that format.
+"""The program that protobuf's conformance runner calls to parse a payload and write it in another format.
 
     python -m tests.bodies.conformance_testee ROUTE INCLUDE
 
-INCLUDE is the folder of the suite's `.proto` files. ROUTE says whose work the answer is:
+INCLUDE is the folder of the suite's `.proto` files. ROUTE decides which code answers:
 
-    validation   `Definition.validate` and `read` parse, as the emulator does; google.protobuf writes
+    validation   `Definition.validate` and `read` parse, as the emulator does, and google.protobuf writes
     columns      a decoder makes a row of the payload and an encoder a payload of the row, alone and among a hundred
 
 A schema that Pub/Sub or Spark does not know is not tested: groups, and for columns messages that contain themselves and
@@ -61,7 +61,7 @@ def classes(files: Any, *names: str) -> Iterator[Any]:
 
 
 def take_out(message: Any, route: str, path: str) -> Iterator[str]:
-    """Take fields out of a DescriptorProto; the full name of each."""
+    """Take fields out of a DescriptorProto and yield the full name of each."""
     for index in reversed(range(len(message.field))):
         field = message.field[index]
         is_group = field.type == field.TYPE_GROUP
@@ -124,14 +124,14 @@ class Schema:
         return False
 
     def validated(self, data: bytes, encoding: Encoding, output: Encoding) -> bytes:
-        """The payload written by google.protobuf; InvalidMessage if ours does not accept it."""
+        """Return the payload written by google.protobuf. Raise InvalidMessage if ours does not accept it."""
         message = self._definition.read(data, encoding)
         if output == "BINARY":
             return bytes(message.SerializeToString())
         return str(json_format.MessageToJson(message, descriptor_pool=message.DESCRIPTOR.file.pool)).encode()
 
     def through_columns(self, data: bytes, encoding: Encoding, output: Encoding) -> bytes:
-        """The payload written from the row that was read of it; InvalidMessage if it cannot be read."""
+        """Return the payload written from the row that was read of it. Raise InvalidMessage if it cannot be read."""
         decode, encode = self._decoder(encoding), self._encoder(output)
         value, reason = decode(pa.array([data], pa.binary()))
         if reason[0].is_valid:

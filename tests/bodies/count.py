@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 class Count:
     """The outcomes of a body.
 
-    body, judge: in words, for the table. differences: the cases that differ, by the sentence that documents them.
+    body, judge: the words of the table. differences: the cases that differ, by the sentence that documents them.
     left_out: those that cannot be asked. unexplained: those that differ and should not, with the reason.
     """
 

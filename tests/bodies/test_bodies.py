@@ -1,4 +1,4 @@
-"""A sample of each body: what differs is documented. `make test-bodies` asks all cases."""
+"""A sample of each body: the differences are documented. `make test-bodies` asks all cases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_what_differs_is_documented(name: str):
 
 
 def test_a_wrong_codec_is_found(monkeypatch: pytest.MonkeyPatch):
-    """The bodies can fail: of a codec that accepts everything, each says what is wrong."""
+    """The bodies can fail: each reports the errors of a codec that accepts everything."""
     from pubsub_spark.schema.avro.definition import AvroDefinition
 
     monkeypatch.setattr(AvroDefinition, "validate", lambda *_: None)
