@@ -23,14 +23,14 @@ class Answers:
 
 @pytest.fixture(scope="session")
 def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`host:port` of Google's emulator, for the whole session."""
+    """Yield `host:port` of Google's emulator, which runs for the whole session."""
     with google_emulator(tmp_path_factory.mktemp("google")) as endpoint:
         yield endpoint
 
 
 @pytest.fixture(scope="session")
 def ours() -> Iterator[tuple[dict[str, Outcome], dict[str, Outcome]]]:
-    """The answers of our emulator by gRPC and, started anew, by HTTP."""
+    """Return the answers of our emulator by gRPC and, after a new start, by HTTP."""
     with Emulator() as first, Emulator() as second:
         yield player.play(player.GrpcLine(first.endpoint)), player.play(player.HttpLine(second.endpoint))
 

@@ -1,4 +1,4 @@
-"""Where our emulator answers differently from Google's, step by step, and what decides that ours is right.
+"""The different answers of our emulator and Google's, step by step, and the source that decides that ours is right.
 
 A difference is either of the status codes (ours, Google's) or of the parts of the answer that differ. The table must be
 exact: a step that is listed and does not differ, or differs otherwise, fails. Sources are the API's own documentation
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# Filled in by the service in every Subscription and left out by Google's emulator; the step `a subscription is created`
+# Filled in by the service in every Subscription and left out by Google's emulator. The step `a subscription is created`
 # and the test of these two check that they are there.
 FILLED_IN = {
     "state": "Subscription.state: an output-only field indicating whether the subscription can receive messages",

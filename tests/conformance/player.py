@@ -54,7 +54,7 @@ class Line(Protocol):
 
 
 def play(line: Line) -> dict[str, Outcome]:
-    """Every step's outcome by its name; a step that this way cannot express has none."""
+    """Return every step's outcome by its name, without the steps that this way cannot express."""
     saved: dict[str, Any] = {}
     outcomes = {}
     for step in STEPS:
@@ -71,13 +71,13 @@ def _play(line: Line, step: Step, saved: dict[str, Any]) -> Outcome:
     except Refused as error:
         return Outcome(error.code, None, _REVISION.sub("revision", error.message))  # each emulator draws its own
     for name, path in step.saves.items():
-        with contextlib.suppress(LookupError):  # what did not come shows in the comparison
+        with contextlib.suppress(LookupError):  # the comparison shows a missing message
             saved[name] = _at(answer, path)
     return Outcome("OK", _normal(answer))
 
 
 def _collect(line: Line, step: Step, request: Mapping[str, Any]) -> Any:
-    """Pull until the expected messages are there, or patience ends; when none are expected, once."""
+    """Pull until the expected messages are there, or patience ends. Pull once if none are expected."""
     received: list[Any] = []
     ends = time.monotonic() + PATIENCE
     while True:
@@ -106,7 +106,7 @@ class GrpcLine:
 
 
 class InexpressibleError(Exception):
-    """The error for a request that no URL can express: the name that would stand in it is missing, or is none."""
+    """The error for a request that no URL can express: the name in its path is missing, or is not a name."""
 
 
 class HttpLine:
@@ -128,7 +128,7 @@ class HttpLine:
 
 
 def _written(rpc: str, request: Mapping[str, Any]) -> tuple[str, str, str | None]:
-    """The HTTP request of an RPC: what its route puts into the path, and the rest as body or query."""
+    """Return the HTTP request of an RPC: its route's parts are the path, and the rest is body or query."""
     for route in _routes(rpc):
         rest = json.loads(json.dumps(request))
         # The pattern with its groups filled in is the path.
@@ -166,7 +166,7 @@ def _filled(value: Any, saved: Mapping[str, Any]) -> Any:
 
 
 def _at(value: Any, path: str) -> Any:
-    """`receivedMessages.0.ackId` of an answer; `*` for each of a list."""
+    """Return `receivedMessages.0.ackId` of an answer. `*` is each item of a list."""
     for part in path.split("."):
         if part == "*":
             return [_at(item, path.partition("*.")[2]) for item in value]

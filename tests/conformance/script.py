@@ -1,8 +1,8 @@
 """The steps that are sent to both emulators, one after the other.
 
-A step is an RPC and its request as proto-JSON, so it can be sent by gRPC and by HTTP; `player` does. `saves` keeps
-parts of an answer under a name; `$name` in a later request stands for what was kept. A Pull with `expects` is repeated
-until that many messages have come: what is compared is what arrives, not how many answers it took.
+A step is an RPC and its request as proto-JSON, so `player` can send it by gRPC and by HTTP. `saves` keeps parts of an
+answer under a name, and `$name` in a later request is replaced by them. A Pull with `expects` is repeated until that
+many messages have arrived: the messages are compared, not the number of answers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Step:
-    """One request; `name` says what is asked."""
+    """One request. `name` describes it."""
 
     name: str
     rpc: str

@@ -1,6 +1,6 @@
-"""Payloads over Google's emulator: what we encode it accepts by its own validation, and what it delivers we decode.
+"""Payloads over Google's emulator: it accepts our encoded messages by its own validation, and we decode its messages.
 
-It has no Protocol Buffers ("not implemented in emulator"); those go over ours, which validates by Google's own parser.
+It has no Protocol Buffers ("not implemented in emulator"). Those go over ours, which validates by Google's own parser.
 """
 
 from __future__ import annotations

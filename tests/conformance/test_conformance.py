@@ -12,7 +12,7 @@ INEXPRESSIBLE = frozenset({"a topic has no name", "topics of no project are list
 
 
 def without_filled_in(answer):
-    """A Subscription without what only the service, and we, fill in."""
+    """Return a Subscription without the fields that only the service, and we, fill in."""
     if isinstance(answer, dict) and "ackDeadlineSeconds" in answer:
         return {name: value for name, value in answer.items() if name not in FILLED_IN}
     return answer
@@ -20,7 +20,7 @@ def without_filled_in(answer):
 
 @pytest.mark.parametrize("step", [step.name for step in STEPS])
 def test_step_is_answered_alike(answers, step):
-    """Code and content of the answer are those of Google's emulator, save for what the table explains."""
+    """Code and content of the answer are those of Google's emulator, except for the differences of the table."""
     ours, google = answers.ours[step], answers.google[step]
     difference = DIFFERENCES.get(step)
 

@@ -1,4 +1,4 @@
-"""StreamingPull, scenario by scenario, against both emulators: how a stream ends, and what comes before that."""
+"""StreamingPull, scenario by scenario, against both emulators: the end of a stream, and the messages before it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
 
-PATIENCE = 1.0  # seconds in which a stream says what it has to say
+PATIENCE = 1.0  # seconds that a stream has for its responses
 P = "projects/streams"
 
 
@@ -48,7 +48,7 @@ class Scene:
         self.call("Publisher/Publish", protos.PublishRequest(topic=self.topic, messages=messages))
 
     def stream(self, then: Callable[[Any], dict[str, Any] | None] = lambda _: None, **first: Any) -> Ending:
-        """Open a stream; `then` makes the second request out of the first response (None: there was none in time)."""
+        """Open a stream. `then` makes the second request out of the first response (None: there was none in time)."""
         opening = {"subscription": self.subscription, "stream_ack_deadline_seconds": 10} | first
         requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         requests.put(protos.StreamingPullRequest(**opening).SerializeToString())
@@ -207,7 +207,7 @@ def ours():
 
 @pytest.mark.parametrize("scenario", ENDINGS, ids=lambda scenario: scenario.__name__)
 def test_stream_ends_alike(ours, google, scenario):
-    """Code and messages are those of Google's emulator, save for what the table explains."""
+    """Code and messages are those of Google's emulator, except for the differences of the table."""
     expected, googles, because = ENDINGS[scenario]
 
     with ThreadPoolExecutor(2) as pool:
