@@ -68,7 +68,7 @@ class Application:
     def ends(self) -> int:
         """Wait for the end of the application. Its exit code."""
         assert self.process is not None
-        return self.process.wait(270)  # of the 300 that pytest gives a test: a loaded machine is no failure
+        return self.process.wait(270)  # less than the 300 of a test in pytest: a loaded machine is no failure
 
     def kill(self) -> None:
         """kill -9 of the driver, its JVM and all Python processes below it, at once."""
@@ -82,7 +82,7 @@ class Application:
         until(lambda: self.emulator.streams() == 0, lambda: f"{self.emulator.streams()} streams are open")
 
     def executors(self) -> list[int]:
-        """Ids of the executors' JVMs, where they have JVMs of their own."""
+        """Return the ids of the executors' JVMs, if they have JVMs of their own."""
         assert self.process is not None
         return [pid for pid in descendants(self.process.pid) if "CoarseGrainedExecutorBackend" in command(pid)]
 

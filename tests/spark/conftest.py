@@ -16,7 +16,7 @@ from tests.spark.scenario import Scenario
 
 @pytest.fixture
 def scenario(spark: SparkSession, emulator: Emulator, names: Names, tmp_path: Path) -> Iterator[Scenario]:
-    """One topic with one plain subscription. What still runs at the end is ended."""
+    """Yield a scenario of one topic with one plain subscription. Queries that still run at the end are ended."""
     emulator.create_topic(names.topic)
     emulator.create_subscription(names.subscription, names.topic)
     made = Scenario(spark, emulator, names, tmp_path)

@@ -2,9 +2,9 @@
 
     python -m tests.spark.driver '{"endpoint": ..., "subscription": ..., "folder": ..., "master": "local[2]"}'
 
-Reads the subscription into Parquet under `folder/sink`, checkpoint and staging beside it, until the query ends or the
+Reads the subscription into Parquet under `folder/sink`, checkpoint and staging next to it, until the query ends or the
 process is killed. `remote` in place of `master` makes it a Spark Connect application. With `gate`, a folder, tasks that
-have rows say so there and wait until it has a file `open`. Prints what failed, if anything.
+have rows say so there and wait until it has a file `open`. Prints the error, if any.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@
         Publish("c"), Stop(), Start(), Rows("a", "b", "c"),
     )
 
-A step acts or waits for a condition, never for a time. A condition that does not come in BOUND seconds fails with what
-was there in its place. The sink is `foreachBatch` in this process: it keeps every evaluation of every batch, so two
-that differ are noticed wherever they happen, and it writes a batch under its number, as an idempotent sink does.
-`Hold` stops it in the middle of a batch, which is where the interesting crashes are.
+A step acts or waits for a condition, never for a time. A condition that is not true within BOUND seconds fails with the
+actual state. The sink is `foreachBatch` in this process: it keeps every evaluation of every batch, so two that differ
+are noticed wherever they happen, and it writes a batch under its number, as an idempotent sink does. `Hold` stops it in
+the middle of a batch, which is where the interesting crashes are.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pubsub_spark.emulator import Emulator
 from tests.conftest import Names
 
-BOUND = 100.0  # seconds; more than a lease, for a message sent to a stream that was closing comes again after one
-LEASE = 601.0  # seconds; when they have passed, whatever a killed client held comes again
+BOUND = 100.0  # seconds, more than a lease: a message sent to a closing stream is redelivered after one
+LEASE = 601.0  # seconds until everything that a killed client held is redelivered
 _POLL_SECONDS = 0.02  # between two looks at a condition
 
 _OLD = tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2)
 needs_available_now = pytest.mark.skipif(_OLD, reason="Spark 4.0 and 4.1 run one batch with availableNow")
 needs_metrics = pytest.mark.skipif(_OLD, reason="Spark 4.0 and 4.1 do not ask a Python source for what progress shows")
 
-# Spark gives a Python worker ten seconds to start, which no setting changes; a loaded machine takes longer.
+# Spark waits ten seconds for a Python worker to start, which no setting changes. A loaded machine takes longer.
 _TOO_LATE, _NOT_BEGUN = "Python worker failed to connect back", "Current State: INITIALIZING"
 _MOST_STARTS = 3
 
-# Short waits, so that tests are short; a test that is about one of them gives its own.
+# Short waits, so that tests are short. A test that is about one of them sets its own.
 _OPTIONS = {"idleTimeout": "1s", "maxFetchPeriod": "2s", "connectTimeout": "10s"}
 
 
@@ -138,7 +138,7 @@ class Scenario:
         return self.query
 
     def options(self, **given: Any) -> dict[str, str]:
-        """The reader's options: this scenario's, and those given."""
+        """Return the reader's options: this scenario's, and the arguments."""
         mine = {
             "subscriptionId": self.names.subscription,
             "endpoint": self.emulator.endpoint,
@@ -341,7 +341,7 @@ class Held:
 
 
 class Release:
-    """Let the sink go on."""
+    """Let the sink continue."""
 
     def take(self, scenario: Scenario) -> None:
         scenario.sink.resumed.set()
@@ -363,7 +363,7 @@ class KillDriverWorker:
     """Kill (-9) the driver-side worker, the process that has the driver stream and sends acks."""
 
     def take(self, scenario: Scenario) -> None:
-        # One that Spark has given up, in this test or in the one before, ends by itself when it finds nobody there.
+        # One that Spark has abandoned, in this test or in the one before, ends by itself when its peer is gone.
         until(lambda: len(scenario.workers()) == 1, lambda: f"one driver-side worker, got {scenario.workers()}")
         kill(scenario.workers())
         _streams_are_gone(scenario)
@@ -416,7 +416,7 @@ def is_spark_too_slow(error: str) -> bool:
 
 
 def _is_gone(scenario: Scenario) -> None:
-    """Wait for the end of the driver-side worker, for which Spark does not wait. Its stream is open until then."""
+    """Wait for the end of the driver-side worker, because Spark does not. Its stream is open until then."""
     until(lambda: not scenario.workers(), lambda: f"the end of the driver-side worker {scenario.workers()}")
     _streams_are_gone(scenario)
 
@@ -433,7 +433,7 @@ def brief(texts: Iterable[str]) -> str:
 
 
 def last(log: Path) -> int:
-    """The number of the last batch in a log of Spark's checkpoint, -1 when there is none."""
+    """Return the number of the last batch in a log of Spark's checkpoint, or -1 if it is empty."""
     return max((int(entry.name) for entry in log.glob("[0-9]*")), default=-1)
 
 
@@ -445,7 +445,7 @@ def offset(scenario: Scenario, batch: int) -> dict[str, Any]:
 
 
 def through(gate: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches of a task, for `mapInArrow`; one with rows waits for a file `open` in the folder `gate`."""
+    """Yield the batches of a task, for `mapInArrow`. One with rows waits for a file `open` in the folder `gate`."""
     attempt = Path(gate) / f"arrived-{uuid.uuid4().hex}"
     for batch in batches:
         if batch.num_rows:

@@ -105,7 +105,7 @@ def test_refusal_is_one_sentence(console: Console, emulator: Emulator, tmp_path:
 
 
 def test_lost_flight_is_noticed(console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """When one flight too few is published, the demo says what differs, and fails."""
+    """When one flight too few is published, the demo reports the difference, and fails."""
     monkeypatch.setattr(demo.flights, "save", _all_but_one(demo.flights.save))
 
     assert not demo.run(None, tmp_path, 100, console)

@@ -1,4 +1,4 @@
-"""What the documents show runs: the README's Python blocks, the notebook, the templates for clusters."""
+"""The code in the documents runs: the README's Python blocks, the notebook, the templates for clusters."""
 
 import io
 import json
@@ -69,7 +69,7 @@ def _here(block: str, endpoint: str, folder: Path) -> str:
     return block.replace('"/tmp/flights/', f'"{folder}/')
 
 
-# What must be true of the names of each notebook when it has run; each has asserts of its own, too.
+# Conditions on the names of each notebook when it has run. Each also has asserts of its own.
 PROOFS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "1_stream_to_table": lambda names: 2000 == names["arrived"]["rows"] and names["sent"] == names["arrived"],
     "2_schema_revisions": lambda names: 2 == names["running"].select("schema_revision").distinct().count(),
@@ -171,7 +171,7 @@ def test_example_listener_alerts(scenario: Scenario, tmp_path: Path):
 
 @needs_metrics
 def test_batch_numbers_are_mapped_as_the_page_says(scenario: Scenario):
-    """`endOffset` stands beside Spark's batchId in each progress, and a task's part has the batchId, too."""
+    """`endOffset` is next to Spark's batchId in each progress, and a task's part also has the batchId."""
     scenario.run(
         Start(), Until("an idle start", lambda run: run.running.lastProgress), Stop(),  # full at once, tasks pull:
         Publish(*(f"m{n}" for n in range(3000))), Hold("commit"), Start(), Held(),

@@ -1,4 +1,4 @@
-"""What a Cloud Storage subscription exported, read by Spark."""
+"""Spark reads the exports of a Cloud Storage subscription."""
 
 from __future__ import annotations
 

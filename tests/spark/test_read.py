@@ -50,7 +50,7 @@ def test_available_now_drains_and_ends(scenario: Scenario):
 
 @needs_available_now
 def test_available_now_goes_on_where_it_ended(scenario: Scenario):
-    """Each run of the same checkpoint takes what came since the last one."""
+    """Each run of the same checkpoint reads the messages since the last one."""
     scenario.run(Publish("a"), Drain(), Rows("a"), Publish("b"), Drain(), Rows("a", "b"), Acked("a", "b"), Drain())
 
 
@@ -77,7 +77,7 @@ def test_two_actions_see_equal_rows(scenario: Scenario):
 
 
 def test_restart_goes_on_after_the_last_commit(scenario: Scenario):
-    """Messages committed before a stop do not come again. Those published meanwhile do."""
+    """Messages committed before a stop are not redelivered. Those published meanwhile are delivered."""
     scenario.run(
         Start(), Publish("a"), Rows("a"), Acked("a"), Stop(),
         Publish("b"),
@@ -87,7 +87,7 @@ def test_restart_goes_on_after_the_last_commit(scenario: Scenario):
 
 @pytest.mark.parametrize("before", ["write", "commit"])
 def test_crash_before_commit_repeats_the_batch(scenario: Scenario, before: str):
-    """kill -9 between staging and commit: the batch comes again with the same rows, nothing is lost, nothing acked."""
+    """kill -9 between staging and commit: the batch is repeated with the same rows, nothing is lost, nothing acked."""
     scenario.run(
         Publish("a"), Start(), Rows("a"), Acked("a"),
         Hold(before), Publish("b", "c"), Held(), Crash(), Backlog(2), Advance(LEASE),

@@ -1,7 +1,7 @@
 """Applications of their own: a driver that is killed, executors that are other machines, Spark Connect.
 
 Each is a process that reads into Parquet (`driver`), with the emulator in this one. A file that Spark's log of the sink
-does not name was never written, so the log is what is read.
+does not name was never written, so the log is read.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def test_staging_area_that_executors_do_not_see(application: Application):
 def test_spark_connect(application: Application):
     """Reading and writing work through Spark Connect, where the client registers the source by hand.
 
-    Its server has one port for all, so one test has a query that goes on and one that ends.
+    Its server has one port for all, so one test has a query that continues and one that ends.
     """
     application.emulator.publish(application.names.topic, *MANY)
     application.start(remote="local[2]", trigger={"processingTime": "0 seconds"})

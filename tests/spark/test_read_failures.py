@@ -1,4 +1,4 @@
-"""What breaks while a query runs: tasks, workers, streams, the service. Nothing is lost, nothing comes twice."""
+"""Failures while a query runs: tasks, workers, streams, the service. Nothing is lost, nothing is repeated."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_streams_that_close_all_the_time(scenario: Scenario):
 
 
 def test_unavailable_service_is_waited_for(scenario: Scenario):
-    """Pulls and acks that fail for a while are tried again, and nobody hears of it."""
+    """Pulls and acks that fail for a while are tried again, without a report."""
     scenario.emulator.fail("StreamingPull", "UNAVAILABLE", count=3)
     scenario.emulator.fail("Acknowledge", "UNAVAILABLE", count=3)
     scenario.run(Publish("a", "b"), Start(), Rows("a", "b"), Acked("a", "b"))
@@ -121,7 +121,7 @@ def _has_long_lease(run: Scenario, record: Any) -> bool:
 
 
 def test_exactly_once_subscription(scenario: Scenario):
-    """Acks that the service fails id by id are sent again or given up. Each message is in the sink once."""
+    """Acks that the service fails id by id are sent again or abandoned. Each message is in the sink once."""
     name = f"{scenario.names.subscription}-once"
     scenario.emulator.create_subscription(name, scenario.names.topic, enable_exactly_once_delivery=True)
     scenario.emulator.fail_acks(2)
@@ -132,7 +132,7 @@ def test_exactly_once_subscription(scenario: Scenario):
 
 
 def test_keys_stay_in_order(scenario: Scenario):
-    """Rows of one key come in publish order, within batches and over them, after a restart too."""
+    """Rows of one key are in publish order, within batches and over them, also after a restart."""
     name = f"{scenario.names.subscription}-ordered"
     scenario.emulator.create_subscription(name, scenario.names.topic, enable_message_ordering=True)
     first, second = [f"k{n}" for n in range(300)], [f"k{n}" for n in range(300, 600)]

@@ -99,7 +99,7 @@ def test_messages_that_were_published_twice_are_one_row(scenario: Scenario):
 
 
 def test_columns_of_a_message(scenario: Scenario):
-    """Every field of a message is in its column. What was not sent is null."""
+    """Every field of a message is in its column. A field that was not sent is null."""
     scenario.run(Publish("a", key="k", colour="red"), Publish("b"), Start(), Rows("a", "b"))
     first, plain = scenario.sink.rows
     [record, _] = scenario.emulator.messages(scenario.names.subscription)
@@ -156,7 +156,7 @@ def test_batch_read_creates_nothing(scenario: Scenario):
 
 
 def test_batch_read_acknowledges_nothing(scenario: Scenario):
-    """`spark.read` shows up to `maxMessages`, gives them back, and acknowledges nothing."""
+    """`spark.read` shows up to `maxMessages`, nacks them, and acknowledges nothing."""
     scenario.run(Publish(*(f"m{n}" for n in range(20))))
     seen = scenario.spark.read.format("pubsub").options(**scenario.options(maxMessages=10)).load().collect()
 
@@ -167,7 +167,7 @@ def test_batch_read_acknowledges_nothing(scenario: Scenario):
 
 
 def test_missing_subscription_is_created(scenario: Scenario):
-    """A first start with `topicId` creates the subscription; `deleteSubscriptionOnStreamStop` takes it away."""
+    """A first start with `topicId` creates the subscription. `deleteSubscriptionOnStreamStop` deletes it."""
     name = f"{scenario.names.subscription}-new"
     start = Start(subscriptionId=name, topicId=scenario.names.topic, deleteSubscriptionOnStreamStop="true")
     scenario.run(
@@ -202,7 +202,7 @@ def counts(run: Scenario) -> dict[str, Any]:
 
 
 def test_stream_of_json_payloads(scenario: Scenario):
-    """`decode=json` in a stream: values of a DDL, and a reason for the payload that is none."""
+    """`decode=json` in a stream: values of a DDL, and a reason for a payload that does not match it."""
     good, bad = '{"carrier": "UA", "delay": 11}', '{"delay": "late"}'
     scenario.run(
         Start(decode="json", schema="carrier STRING, delay INT"), Publish(good, bad), Rows(good, bad), Acked(good, bad),

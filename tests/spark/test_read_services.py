@@ -53,7 +53,7 @@ def test_googles_emulator(googles: Scenario):
 
 
 def test_killed_emulator(killed: Scenario):
-    """kill -9 of the emulator in the middle of a batch, and one that knows nothing in its place: the query goes on."""
+    """kill -9 of the emulator in the middle of a batch, and an empty one in its place: the query continues."""
     service: Any = killed.emulator
 
     def replace(run: Scenario) -> None:

@@ -1,4 +1,4 @@
-"""`register(spark)`: both names of the source, and what is wrong when workers cannot import it."""
+"""`register(spark)`: both names of the source, and the error when workers cannot import it."""
 
 import os
 import shutil
@@ -79,7 +79,7 @@ def test_stream_without_py_files_is_named(tmp_path: Path):
     venv.create(tmp_path / "bare", with_pip=False)
     bare = tmp_path / "bare" / "bin" / "python"
     packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(tmp_path / "bare")}))
-    # All dependencies, and not this package: a path in a `.pth` file does not bring the `.pth` files that are in it.
+    # All dependencies without this package: a path in a `.pth` file does not bring the `.pth` files that are in it.
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     shutil.copytree(ROOT / "pubsub_spark", tmp_path / "files" / "pubsub_spark")
     archive = shutil.make_archive(str(tmp_path / "pubsub_spark"), "zip", tmp_path / "files")

@@ -14,7 +14,7 @@ _LATE = "Python worker failed to connect back.\nCurrent State: {}\n"
 
 
 def scenario_that_failed(tmp_path: Path, error: str) -> tuple[Scenario, list[str]]:
-    """A scenario whose query has failed, and what it started after that."""
+    """Return a scenario whose query has failed, and the list of its later starts."""
     nothing: Any = None
     failed: Any = types.SimpleNamespace(exception=lambda: error)
     works: Any = types.SimpleNamespace(exception=lambda: None)

@@ -28,7 +28,7 @@ TABLES = [each for each in STATEMENTS if each.startswith("CREATE TABLE")]
 
 @pytest.fixture
 def catalog(spark: SparkSession, emulator: Emulator) -> Iterator[Names]:
-    """The resources that the page names, on an emulator that Spark's Python processes are told of."""
+    """The resources that the page names, on an emulator that Spark's Python processes know."""
     names = Names("my-project", "departures", "flights-to-lake", "none")
     emulator.create_topic(names.topic)
     emulator.create_subscription(names.subscription, names.topic)
@@ -51,7 +51,7 @@ def here(statement: str, emulator: Emulator) -> str:
 
 
 def test_statements_of_the_page_run(spark: SparkSession, emulator: Emulator, catalog: Names):
-    """Each statement of the page runs. What the INSERT publishes is what the SELECTs show."""
+    """Each statement of the page runs. The SELECTs show the messages that the INSERT publishes."""
     emulator.publish(catalog.topic, {"data": b"first", "attributes": {"carrier": "UA"}})
     shown = [spark.sql(here(statement, emulator)).collect() for statement in STATEMENTS]
 
@@ -82,7 +82,7 @@ def test_statements_run_in_the_shell_of_sql(emulator: Emulator, tmp_path: Path):
 
 
 def test_json_payloads(spark: SparkSession, emulator: Emulator, catalog: Names):
-    """`from_json` and `decode=json` give the same values. What is malformed has its reason from the latter alone."""
+    """`from_json` and `decode=json` return the same values. Only the latter has the reason of a malformed payload."""
     emulator.publish(catalog.topic, b'{"carrier": "UA", "delay": 11, "more": 1}', b'{"delay": "late"}', b"no JSON")
     shown = [spark.sql(here(statement, emulator)).collect() for statement in STATEMENTS[:5]]
     parsed, decoded = shown[2], shown[4]
@@ -96,7 +96,7 @@ def test_json_payloads(spark: SparkSession, emulator: Emulator, catalog: Names):
 
 
 def test_definition_in_place_of_a_schema(spark: SparkSession, emulator: Emulator, catalog: Names):
-    """`schema` may be a definition itself, Avro or Protobuf, where no schema resource can be had."""
+    """`schema` may be a definition itself, Avro or Protobuf, if no schema resource is available."""
     emulator.publish(catalog.topic, '{"a": 7}')
     given = {"endpoint": emulator.endpoint, "subscriptionId": catalog.subscription, "decode": "topic"}
     avro = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}'
@@ -187,7 +187,7 @@ def test_table_function_refuses_in_a_sentence(spark: SparkSession, emulator: Emu
 
 
 def test_missing_subscription_is_found_before_a_task_starts(spark: SparkSession, emulator: Emulator):
-    """A batch read of one fails while Spark plans it, once, and not in each attempt of a task."""
+    """A batch read of one fails while Spark plans it, once, instead of in each attempt of a task."""
     read = spark.read.format("pubsub").option("endpoint", emulator.endpoint)
     rows = read.option("subscriptionId", "projects/p/subscriptions/gone").load()
 

@@ -34,7 +34,7 @@ AVRO = json.dumps(
 
 
 class Topic:
-    """A topic with a subscription that remembers what was published, and the options to write to it."""
+    """A topic with a subscription that remembers the published messages, and the options to write to it."""
 
     def __init__(self, emulator: Emulator, names: Names) -> None:
         self.emulator = emulator
@@ -79,7 +79,7 @@ def test_every_row_is_published_once(spark: SparkSession, topic: Topic):
 
 
 def test_a_thread_of_the_program_writes(spark: SparkSession, topic: Topic):
-    """A thread that has made a DataFrame of local rows has an active session, in which Spark finds the source."""
+    """A thread that has made a DataFrame of local rows has an active session, and Spark finds the source in it."""
 
     def write(number: int) -> None:
         spark.createDataFrame([(1,)], "n int")
@@ -110,7 +110,7 @@ def test_columns_of_any_case_and_an_ordering_key(spark: SparkSession, topic: Top
 
 
 def test_a_topic_for_each_row(spark: SparkSession, emulator: Emulator, topic: Topic):
-    """The column `topic`, an id or a full name, decides where no `topicId` is given."""
+    """The column `topic`, an id or a full name, decides if no `topicId` is set."""
     other, inbox = f"{topic.names.topic}-other", f"{topic.names.subscription}-other"
     emulator.create_topic(other)
     emulator.create_subscription(inbox, other)
@@ -170,7 +170,7 @@ def avro_topic(emulator: Emulator, names: Names) -> Topic:
 
 
 def test_rows_are_encoded_by_the_schema_of_the_topic(spark: SparkSession, avro_topic: Topic):
-    """The service has checked every message against the schema. Attributes travel beside it."""
+    """The service has checked every message against the schema. Attributes are sent next to it."""
     rows = spark.createDataFrame(
         [(1, "AA", {"a": "b"}), (2, None, None)], "ID long, carrier string, attributes map<string,string>"
     )
@@ -182,7 +182,7 @@ def test_rows_are_encoded_by_the_schema_of_the_topic(spark: SparkSession, avro_t
 
 
 def test_a_struct_value_is_encoded_by_the_schema(spark: SparkSession, avro_topic: Topic):
-    """A column `value`, as our reader gives it, is the message."""
+    """A column `value`, as our reader returns it, is the message."""
     rows = spark.createDataFrame([("m", (3, "UA"))], "message_id string, value struct<id: long, carrier: string>")
     avro_topic.append(rows)
 
@@ -219,7 +219,7 @@ def test_a_summary_counts_what_was_published(spark: SparkSession, topic: Topic):
 
 
 def test_failing_calls_cost_retries_and_no_message(spark: SparkSession, emulator: Emulator, topic: Topic):
-    """The service refuses for a while. The write goes on behind it."""
+    """The service refuses for a while. The write then continues."""
     emulator.fail("Publish", "UNAVAILABLE", count=3)
     summary = WriteSummary(spark)
     topic.append(spark.range(0, 5000, 1, 1).selectExpr("string(id) data"), format=summary.format)
@@ -266,7 +266,7 @@ def test_permission_denied_names_the_role(spark: SparkSession, emulator: Emulato
 
 
 def test_an_address_where_nobody_listens_is_named(spark: SparkSession, topic: Topic):
-    """The error names an address where nobody listens, within `connectTimeout`."""
+    """The error names an address without a server, within `connectTimeout`."""
     text = topic.refuses(spark.range(1).selectExpr("string(id) data"), endpoint="127.0.0.1:1", connectTimeout="1s")
 
     assert "`127.0.0.1:1` did not answer when asked to publish to Topic" in text
@@ -327,7 +327,7 @@ def test_a_stream_publishes_each_batch(spark: SparkSession, topic: Topic, batche
     ],
 )
 def test_only_append_is_for_a_topic(topic: Topic, batches: DataFrame, tmp_path: Path, mode: str, sentence: str):
-    """`complete` is refused by us, with a sentence that says what to do; `update` by Spark."""
+    """We refuse `complete`, with an error that says what to do. Spark refuses `update`."""
     with pytest.raises(Exception, match=sentence):
         stream(topic, batches.groupBy("data").count(), tmp_path / "checkpoint", mode=mode)
 
@@ -362,9 +362,8 @@ class FailingSource(PubSubDataSource):
 
 
 def test_retried_tasks_can_be_told_by_their_ids(spark, topic, batches, tmp_path):
-    """Every task of every batch fails when it has published. The next try gives every row its id again, by which Spark
-    drops the second message.
-    """
+    """Every task of every batch fails when it has published. The next try assigns every row its id again, and Spark
+    drops the second message by it."""
     spark.dataSource.register(FailingSource)
     marks = tmp_path / "marks"
     marks.mkdir()
