@@ -1,4 +1,4 @@
-"""The rig that plays production, for each test its own."""
+"""The rig that plays production. Each test has its own."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Key:
 class Front(grpc.GenericRpcHandler):
     """A server that forwards each call with a valid token.
 
-    calls: method and headers of each. refused: reasons, counted. ends_streams: the status with which a stream ends when
+    calls: method and headers of each. refused: reasons, counted. ends_streams: the status that ends a stream when
     its token expires, or None.
     """
 
@@ -75,7 +75,7 @@ class Front(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(lambda r, context: self._unary(call.method, r, context))
 
     def _expiry(self, method: str, context: Any) -> float:
-        """When the call's token expires, in Unix seconds; ends the call if it is not valid."""
+        """Return when the call's token expires, in Unix seconds. End the call if it is not valid."""
         headers = {name: value for name, value in context.invocation_metadata() if isinstance(value, str)}
         self.calls.append((method.rpartition("/")[2], headers))
         token = headers.get("authorization", "").removeprefix("Bearer ")
@@ -194,7 +194,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @dataclass
 class Rig:
-    """What runs. environment: of a client. account: the key of a service account."""
+    """The running servers. environment: of a client. account: the key of a service account."""
 
     folder: Path
     front: Front
@@ -223,7 +223,7 @@ class Rig:
         return made
 
     def show_certificate(self) -> None:
-        """Give clients a certificate, by the variables of Google's clients."""
+        """Make clients trust a certificate, by the variables of Google's clients."""
         certificate = self.ca.issue_cert("client.example.com")
         paths = {"cert_path": self.folder / "client.pem", "key_path": self.folder / "client.key"}
         certificate.cert_chain_pems[0].write_to_path(str(paths["cert_path"]))

@@ -1,7 +1,7 @@
 """A query in a process of its own, whose environment says where Google Cloud is: `python -m tests.production.query`.
 
 gRPC reads the CA of TLS once in a process. `Engine` plays Spark. The arguments are options of a read. Each committed
-batch is a line of JSON on standard output; an error that ends the query is the last line.
+batch is a line of JSON on standard output. An error that ends the query is the last line.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _BOUNDARY = "pubsub-spark-part"
 
 @dataclass(frozen=True)
 class ObjectStore:
-    """A store with an empty bucket. environment: the variables by which obstore finds it."""
+    """A store with an empty bucket. environment: the variables that name it to obstore."""
 
     url: str
     environment: dict[str, str]
@@ -63,7 +63,7 @@ def s3(endpoint: str) -> Iterator[ObjectStore]:
 
 @contextmanager
 def azure() -> Iterator[ObjectStore]:
-    """Azurite, in memory. Skips the test where it is not installed."""
+    """Start Azurite, in memory. Skip the test if it is not installed."""
     folders = [os.environ.get("NODE_PATH", ""), str(Path(sys.prefix, "node_modules"))]
     program = next((str(p) for p in (Path(folder, ".bin", "azurite-blob") for folder in folders) if p.exists()), None)
     if program is None or shutil.which("node") is None:
@@ -109,7 +109,7 @@ def _running(command: list[str]) -> Iterator[None]:
 
 
 def _for_fake_gcs_server(request: Request) -> Request:
-    """The request with the host that this server has the XML API for; a PUT as a multipart upload of the JSON API."""
+    """Return the request with this server's host of the XML API. A PUT becomes a multipart upload of the JSON API."""
     if request.method != "PUT":
         return request._replace(headers=request.headers | {"host": "storage.googleapis.com"})
     _, bucket, name = request.path.partition("?")[0].split("/", 2)
@@ -127,7 +127,7 @@ def _for_fake_gcs_server(request: Request) -> Request:
 
 
 def _create_container(endpoint: str) -> None:
-    """Create the container; Microsoft's SharedKey, by https://learn.microsoft.com/rest/api/storageservices."""
+    """Create the container by Microsoft's SharedKey (https://learn.microsoft.com/rest/api/storageservices)."""
     date, version = email.utils.formatdate(usegmt=True), "2021-12-02"
     canonical = f"x-ms-date:{date}\nx-ms-version:{version}\n/{_ACCOUNT}/{_ACCOUNT}/{BUCKET}\nrestype:container"
     signed = hmac.new(base64.b64decode(_KEY), ("PUT" + "\n" * 12 + canonical).encode(), hashlib.sha256).digest()

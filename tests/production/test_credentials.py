@@ -59,7 +59,7 @@ class Client:
         return (self.rig.folder / "log").read_text()
 
     def reads_all(self) -> None:
-        """Wait until what was sent is read and acknowledged, each once."""
+        """Wait until all sent messages are read and acknowledged, each once."""
 
         def done() -> bool:
             assert self.process is not None and self.process.poll() is None, (self.said(), self.log[-2000:])
@@ -95,7 +95,7 @@ def client(rig: Rig, emulator: Emulator, names: Names) -> Iterator[Client]:
 
 
 def credentials(rig: Rig, kind: str) -> dict[str, Any] | None:
-    """Credentials of a kind that Google's clients know; None for those of the metadata server."""
+    """Return credentials of a kind that Google's clients know, or None for those of the metadata server."""
     user = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
     account = "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/a@example.com:generateAccessToken"
     return {
@@ -138,7 +138,7 @@ def test_each_kind_of_credentials(client: Client, rig: Rig, kind: str):
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE])
 def test_stream_that_ends_with_its_token(client: Client, rig: Rig, code: grpc.StatusCode):
-    """It is opened again with a new token, each time; no message is repeated."""
+    """It is opened again with a new token, each time. No message is repeated."""
     rig.use(rig.external_account())
     rig.front.ends_streams = code
     client.start()
@@ -152,7 +152,7 @@ def test_stream_that_ends_with_its_token(client: Client, rig: Rig, code: grpc.St
 
 @pytest.mark.parametrize("fault", [503, *(pytest.param(each, marks=pytest.mark.production) for each in (429, "drop"))])
 def test_token_server_that_is_out(client: Client, rig: Rig, fault: Any):
-    """Its outage is waited for, and the log names it; the query goes on when it is over."""
+    """Its outage is waited for, and the log names it. The query continues when it is over."""
     rig.use(rig.external_account(impersonate=True))
     rig.front.ends_streams = grpc.StatusCode.UNAVAILABLE
     client.publish(20)

@@ -31,7 +31,7 @@ _BOUND = 400  # seconds of a wait: a loaded machine is no failure
 
 
 class Job(Application):
-    """examples/job.py, with what it has written."""
+    """examples/job.py and its output."""
 
     @property
     def dead_letters(self) -> str:
@@ -111,7 +111,8 @@ def test_killed_job_loses_and_repeats_nothing(job: Job, bucket: Bucket, faults: 
         def holds() -> object:
             assert job.process is not None
             if job.process.poll() is not None:
-                # Spark gives a Python worker 10 s, which a loaded machine exceeds. A supervisor starts the job again.
+                # Spark waits 10 s for a Python worker, which a loaded machine exceeds. A supervisor starts the job
+                # again.
                 assert "Python worker failed to connect back" in job.log.read_text(), job.log.read_text()[-3000:]
                 begin()
             return condition()

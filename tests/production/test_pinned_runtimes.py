@@ -1,7 +1,8 @@
 """An install on a cluster's runtime leaves the packages that the runtime ships as they are.
 
-pip resolves the package of this clone against an environment that has the runtime's versions, and reports what it would
-install. Of those versions the environment has the metadata alone, which is all that pip reads of them: no download.
+pip resolves the package of this clone against an environment that has the runtime's versions, and reports the packages
+that it would install. Of those versions the environment has the metadata alone, because pip reads nothing else of them:
+no download.
 """
 
 import json
@@ -22,7 +23,7 @@ NEW = {"fastavro", "google-cloud-pubsub", "grpc-google-iam-v1", "obstore", "ptar
 
 @pytest.fixture(scope="module")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment in which pip finds the runtime's packages installed."""
+    """Return an environment that looks to pip as if it had the runtime's packages."""
     folder = tmp_path_factory.mktemp("runtime")
     venv.create(folder, with_pip=False)
     packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
@@ -37,7 +38,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pip(environment: Path, *arguments: str) -> str:
-    """What pip prints when it runs for the environment."""
+    """Return the output of pip for the environment."""
     command = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), *arguments]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert 0 == ended.returncode, ended.stderr
@@ -56,7 +57,7 @@ def names(packages: list[dict[str, Any]]) -> set[str]:
 
 @pytest.mark.parametrize(("what", "needed"), [(".", NEW), (".[cli,protoc]", NEW | {"grpcio-tools", "typer"})])
 def test_install_replaces_nothing_of_the_runtime(runtime: Path, tmp_path: Path, what: str, needed: set[str]):
-    """With the runtime's versions as constraints, as docs/databricks.md has it, pip adds what the runtime lacks."""
+    """With the runtime's versions as constraints, as in docs/databricks.md, pip adds the runtime's missing packages."""
     constraints = tmp_path / "runtime.txt"
     constraints.write_text(pip(runtime, "list", "--format=freeze"))
     installed = {line.partition("==")[0].replace("_", "-") for line in constraints.read_text().splitlines()}

@@ -86,7 +86,7 @@ def test_request_without_an_answer_is_repeated(store: ObjectStore, call: str, st
 
 
 def test_one_of_several_writers_wins(store: ObjectStore):
-    """Also if each fourth answer is lost: what the winner wrote is what all read."""
+    """Also if each fourth answer is lost, all read the content of the winner."""
     vars(store.faults).update(fault_each=4, status=LOST)
     opened = open_store(store.url)
     with ThreadPoolExecutor(4) as threads:
