@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tests.simulation.record import Record
 
-KEPT_SECONDS = 7 * 86400.0  # for which ids are in doubt
+KEPT_SECONDS = 7 * 86400.0  # that ids are in doubt
 
 
 @dataclass(frozen=True)

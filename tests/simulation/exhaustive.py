@@ -2,7 +2,7 @@
 
 Enumerated are the protocol, the trigger and two faults. The driver is killed at any point: each call of the store and
 the service, each message that arrives, each write of Spark's logs and of the sink, or never. The first attempt of a
-pulling task is suspended at any point, for each duration. Threads run as soon as they can, and nothing else fails.
+pulling task is suspended at any point and for each duration. Threads run as soon as they can, and nothing else fails.
 """
 
 from __future__ import annotations

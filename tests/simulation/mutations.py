@@ -37,7 +37,7 @@ Patch = Callable[[], AbstractContextManager[Any]]
 
 @dataclass(frozen=True)
 class Mutation:
-    """A fault in the code. breaks: invariants, at least one of which it breaks."""
+    """A fault in the code. breaks: invariants. It breaks at least one of them."""
 
     name: str
     breaks: tuple[str, ...]
