@@ -1,4 +1,4 @@
-"""What works on which Spark, as the tests found it.
+"""The features that work on each version of Spark, by the results of the tests.
 
     python docs/compatibility.py build/matrix     the results of `make test-matrix` into docs/compatibility.json
 
@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 RESULTS = Path(__file__).with_suffix(".json")
 _PACKAGES = ("Python", "PySpark", "google-cloud-pubsub", "protobuf")
 
-# What a user asks for -> the tests below tests/spark that show it; parameters of a test count together.
+# A user's feature -> the tests below tests/spark that show it. Parameters of a test count together.
 TRIGGERS: Mapping[str, str] = {
     "default trigger": "test_read.test_last_batch_before_idle_is_acked",
     "`processingTime`": "test_read_features.test_processing_time_trigger",
@@ -58,7 +58,7 @@ class Environment(TypedDict):
 
 
 def environment(results: Path) -> Environment:
-    """What a JUnit file of pytest says of the features."""
+    """Return the outcomes of the features by a JUnit file of pytest."""
     [suite] = ElementTree.parse(results).getroot().iter("testsuite")  # noqa: S314 (written by pytest just now)
     outcomes: dict[str, list[str]] = {}
     for case in suite.iter("testcase"):
@@ -102,7 +102,7 @@ def read() -> list[Environment]:
 
 
 def by_spark() -> str:
-    """The triggers and what differs, a column a version of Spark: what works with every Python and all dependencies."""
+    """Return the table of triggers and differences by version of Spark, for every Python and all dependencies."""
     minors: dict[str, list[Environment]] = {}
     for each in read():
         minors.setdefault(".".join(each["versions"]["PySpark"].split(".")[:2]), []).append(each)

@@ -2,7 +2,7 @@
 
     python docs/notebooks.py [NAME ...]     runs each and writes NAME.ipynb with its outputs and pictures
 
-A source is a Python file with its cells between `# COMMAND ----------`; each line of a text cell has `# MAGIC` first.
+A source is a Python file with its cells between `# COMMAND ----------`. Each line of a text cell has `# MAGIC` first.
 `6_databricks` is not run: it needs a workspace. A test asks that the cells of both files are the same.
 """
 
@@ -48,7 +48,7 @@ def cells_of_jupyter(notebook: dict[str, Any]) -> list[Cell]:
 
 
 def make(source: Path) -> None:
-    """Run a notebook and write it beside its source, with what it printed and drew."""
+    """Run a notebook and write it next to its source, with its output and charts."""
     nbformat: Any = import_module("nbformat")
     from nbclient import NotebookClient
 

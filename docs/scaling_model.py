@@ -20,7 +20,7 @@ CORE_SECONDS_PER_BYTE = 5.9e-9
 DRIVER_SECONDS_PER_MESSAGE = 0.4e-6
 # Seconds of the driver for the footer of each pulled part, between two batches
 DRIVER_SECONDS_PER_PART = 0.5e-3
-# Seconds of a batch in which nothing is pulled (planning, logs, the start of tasks): `benchmarks/read.py throughput`
+# Seconds of a batch without a pull (planning, logs, the start of tasks): `benchmarks/read.py throughput`
 BETWEEN_BATCHES_SECONDS = 0.2
 ENVELOPE_BYTES = 300  # of a message besides its payload: attributes, ids, the ack id of 190 characters
 ACK_ID_BYTES = 193  # of a request
@@ -53,7 +53,7 @@ STREAMS = (10, 100, 1000)
 
 @dataclass(frozen=True)
 class Query:
-    """One streaming query in a backlog. streams: in all; batch_bytes: `maxBytesPerTrigger`."""
+    """One streaming query in a backlog. streams: in all. batch_bytes: `maxBytesPerTrigger`."""
 
     streams: int
     payload: int

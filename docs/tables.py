@@ -198,7 +198,7 @@ def _mistaken_document() -> PubSubError:
 _NO_TOKEN = "Getting metadata from plugin failed with error: " + no_token(
     "https://oauth2.googleapis.com/token", 503, ""
 )
-_REFUSED = (  # what Pub/Sub answers, and what was asked
+_REFUSED = (  # Pub/Sub's answer, and the request
     (StatusCode.NOT_FOUND, "Resource not found (resource=flights)", "pull from", "Subscription"),
     (StatusCode.PERMISSION_DENIED, "User not authorized to perform this action", "publish to", "Topic"),
     (StatusCode.INVALID_ARGUMENT, "The name is too short", "create", "Subscription"),
