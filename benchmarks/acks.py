@@ -1,10 +1,10 @@
-"""Benchmark of the driver's acks: what one driver carries.
+"""Benchmark of the driver's acks: the load that one driver carries.
 
     python benchmarks/acks.py [--parts N] [--messages N ...]
 
-A batch of so many parts with so many messages each is staged and committed, and `AckWorker` acknowledges it against
-`canned.py`, a server in a process of its own that only counts. Processor time is that of this process, all threads,
-from the commit to the deletion of the batch's files.
+A batch of `--parts` parts with `--messages` messages each is staged and committed, and `AckWorker` acknowledges it
+against `canned.py`, a server in a process of its own that only counts. Processor time is that of this process, all
+threads, from the commit to the deletion of the batch's files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pubsub_spark.read.staging.store import open_store  # noqa: E402
 
 
 def stage(staging: Staging, batch: int, parts: int, messages: int, pool: list[bytes]) -> None:
-    """Stage a batch; the files of its parts are one file."""
+    """Stage a batch. The files of its parts are one file."""
     builder = staging.part_builder()
     for index in range(messages // PER_RESPONSE):
         one = received([pool[index % len(pool)]])

@@ -1,19 +1,21 @@
 """A Pub/Sub server that is never the bottleneck: canned StreamingPullResponse bytes, over HTTP/2 without a library.
 
-    python benchmarks/canned.py MESSAGES          prints its port; ends with its standard input
+    python benchmarks/canned.py MESSAGES          prints its port, ends with its standard input
 
-It hands out MESSAGES messages in all, to as many streams as ask, each up to its own `max_outstanding_messages`, and
-takes every Acknowledge and ModifyAckDeadline. The responses are made once, 100-byte payloads, 2 attributes, ack ids as
-long as the service's (190 characters, random, so that nothing compresses better than in life), and are sent over again.
+It delivers MESSAGES messages in all, to any number of streams, each up to its own `max_outstanding_messages`, and
+accepts every Acknowledge and ModifyAckDeadline. The responses are made once and sent again and again: 100-byte
+payloads, 2 attributes, ack ids as long as the service's. These are 190 random characters, so that nothing compresses
+better than in production.
 
-With --bytes-per-second each stream is sent so many at the most, as the service does (10 MB/s); with --delay what a
-client sends arrives so many seconds later, as on a network. With --rate messages come at a steady rate, in responses of
-ten milliseconds of it, and have the time at which they were due as their publish time: what waits here has waited.
+--bytes-per-second is the most that each stream is sent, as with the service (10 MB/s). With --delay a client's data
+arrives `n` seconds later, as on a network. With --rate messages are sent at a steady rate, in responses of ten
+milliseconds of it. Their publish time is the time at which they were due, so the age of messages that wait here shows
+it.
 
-The service does not run on the reader's machine; a server that does takes its processor from what is measured. gRPC's
-own took 0.8 us a message, this one takes 0.3: it frames what is ready and counts what comes, and knows no more of
+The service does not run on the reader's machine. A server that does takes processor time from the measurement: gRPC's
+own took 0.8 us a message, this one takes 0.3. It frames ready bytes and counts received ones, and knows no more of
 HTTP/2 than gRPC's C core needs (RFC 9113, and the gRPC protocol over it). Its windows are wide, so that only the client
-holds back; its frames are as large as the client takes them, as those of gRPC's own servers are.
+holds back. Its frames are as large as the client accepts, like those of gRPC's own servers.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ from google.pubsub_v1 import types
 
 PER_RESPONSE = 1000  # messages, of 100 bytes
 UNLIMITED = 1e15  # bytes per second
-_RESPONSE_BYTES = 2**20  # at the most, of larger messages
-_BURST_SECONDS = 0.05  # for which a stream that was not read may catch up
+_RESPONSE_BYTES = 2**20  # at most, of larger messages
+_BURST_SECONDS = 0.05  # that a stream that was not read may catch up
 _PIECE_SECONDS = 0.02  # that a limited stream sends at a time: smaller pieces take more of the processor on both sides
 POOL_SIZE = 100  # different responses
 SUBSCRIPTION = "projects/bench/subscriptions/canned"
@@ -55,7 +57,7 @@ _PULL = b"/google.pubsub.v1.Subscriber/StreamingPull"
 _ACKNOWLEDGE = b"/google.pubsub.v1.Subscriber/Acknowledge"
 _ACK_ID_SEARCH_BYTES = 512  # at the start of a request, which have its first ack id
 _RESPONSE = types.StreamingPullResponse.pb()
-_RESPONSES_PER_SECOND = 100  # of a steady rate, at the most
+_RESPONSES_PER_SECOND = 100  # of a steady rate, at most
 _UNSTAMPED_NANOS = 999_999_999  # in a publish time that is written when the response is sent
 
 
@@ -110,8 +112,8 @@ class Canned:
         self._left = messages // per_response
         self.per_response = per_response
         self.bytes_per_second = bytes_per_second  # of each stream
-        self.delay = delay  # seconds until what a client sends is there
-        self.rate = rate  # messages per second of all streams; 0: as fast as they are read
+        self.delay = delay  # seconds until data of the client arrives
+        self.rate = rate  # messages per second of all streams, or 0 for as fast as they are read
         self.fit = fit  # responses more than fit into the flow control, when it is nearly used up
         self._due = 0.0  # seconds since the epoch, of the next response of a steady rate
         publish_time = _RESPONSE.FromString(last).received_messages[0].message.publish_time
@@ -122,7 +124,7 @@ class Canned:
         return response.replace(first, self.small_ack_id)
 
     def take(self) -> float | None:
-        """When the next response to send is due, which is taken by this; None when there is none now."""
+        """Take the next response to send and return when it is due, or None if no response is due."""
         with self._lock:
             now = time.time()
             due = (self._due or now) if self.rate else now
@@ -163,7 +165,7 @@ class _Call:
 
     path: bytes
     window: int
-    most: int | None = None  # messages of a StreamingPull; None until its first request is there
+    most: int | None = None  # messages of a StreamingPull, or None until its first request is there
     most_bytes: int = 0  # of a StreamingPull
     answered: bool = False  # whether the response headers are out
     half_closed: bool = False  # whether the client has said all
@@ -182,7 +184,7 @@ class _Connection:
         self._calls: dict[int, _Call] = {}
         self._window = self._initial_window = 65535
         self._largest = _DEFAULT_FRAME_BYTES
-        self._next_look = 0.0  # time.monotonic() from when on the streams are looked at again for what they may send
+        self._next_look = 0.0  # time.monotonic() of the next check of the streams for responses that they may send
         self._unacknowledged = 0  # bytes of DATA that the client has not been told we have read
 
     def run(self) -> None:
@@ -198,7 +200,7 @@ class _Connection:
         widen = struct.pack(">I", _MAX_WINDOW_BYTES - 65535)
         connection.sendall(_frame(_SETTINGS, 0, 0, settings) + _frame(_WINDOW_UPDATE, 0, 0, widen))
         view, filled = memoryview(buffer), 0
-        underway: deque[tuple[float, bytes]] = deque()  # what the client has sent, and when it is there
+        underway: deque[tuple[float, bytes]] = deque()  # data of the client, and when it arrives
         pause = _PIECE_SECONDS / 4 if self._canned.bytes_per_second < UNLIMITED else 0.0
         while True:
             if select.select([connection], [], [], _POLL_SECONDS)[0]:
@@ -229,7 +231,7 @@ class _Connection:
                     self._end(number, call)
 
     def _read(self, received: memoryview) -> int:
-        """Process the complete frames; the number of their bytes."""
+        """Process the complete frames and return the number of their bytes."""
         at = 0
         while len(received) - at >= 9:
             length = int.from_bytes(received[at : at + 3], "big")

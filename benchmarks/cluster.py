@@ -3,9 +3,9 @@
     python benchmarks/cluster.py [--messages 4000000] [--executors 1 2 4]
 
 Each number of executors is a new Spark with `local-cluster[N,1,1024]`, which reads a backlog of `canned.py` in batches
-of 200,000 messages with the default number of tasks. All of it shares this machine's cores, so that messages/s say
-nothing of a real cluster. What a batch costs the driver does: the medians of the source's calls and of the trigger, the
-processor time of the process in which the source runs, and the files of a batch in the staging area.
+of 200,000 messages with the default number of tasks. All of it shares this machine's cores, so messages/s do not
+predict those of a real cluster. The driver's cost of a batch does: the medians of the source's calls and of the
+trigger, the processor time of the source's process, and the files of a batch in the staging area.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WARM_BATCHES = 5
 
 
 def run(executors: int, messages: int) -> dict[str, float]:
-    """What one number of executors shows."""
+    """The results of one number of executors."""
     os.environ["PYSPARK_SUBMIT_ARGS"] = "--executor-memory 1g pyspark-shell"
     spark = session(master=f"local-cluster[{executors},1,1024]")
     with canned(10**9) as endpoint, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as staging:

@@ -2,11 +2,11 @@
 
     python benchmarks/codec.py [--messages N] [SCHEMA ...]
 
-Per schema: messages/s of our decoder against `fastavro` and `pa.Table.from_pylist`, of our encoder against a loop over
-`fastavro.schemaless_writer` (which is given its rows as dicts for nothing), both against `pyruhvro` where it is there
-and has the types, of our decoder when one message in a thousand is bad, when ten messages come at a time, of a reader
-that is one revision ahead, of JSON both ways, and of validation: a request of 1000 messages, and one by one.
-The best of some runs counts, in seconds of the processor: all of it runs on one core, and the machine may be busy.
+Per schema, messages/s of our decoder against `fastavro` and `pa.Table.from_pylist`, and of our encoder against a loop
+over `fastavro.schemaless_writer` (its rows are dicts already, at no cost). Both also against `pyruhvro`, if it is
+installed and has the types. Then our decoder if one message in a thousand is bad, if ten messages arrive at a time, a
+reader that is one revision ahead, JSON both ways, and validation: a request of 1000 messages, and one by one. The best
+of some runs counts, in seconds of the processor: all of it runs on one core, and the machine may be busy.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def measure(name: str, declared: dict[str, Any], rows: list[dict[str, Any]]) -> 
 
     def read_all(messages: list[bytes]) -> pa.Table:
         read: list[Any] = [fastavro.schemaless_reader(io.BytesIO(message), parsed) for message in messages]
-        for row in read:  # what from_pylist cannot take as fastavro gives it
+        for row in read:  # values that from_pylist does not accept from fastavro
             if "tags" in row:
                 row["tags"] = list(row["tags"].items())
                 row["note"] = _members(row["note"])
@@ -208,13 +208,13 @@ def measure(name: str, declared: dict[str, Any], rows: list[dict[str, Any]]) -> 
 
 
 def compare_pyruhvro(declared: str, messages: list[bytes], our_decode: float, our_encode: float) -> None:
-    """What pyruhvro (Rust) takes for the same; it wants a list of bytes, where we are given an array."""
+    """Compare pyruhvro (Rust) on the same messages. It needs a list of bytes, while we get an array."""
     if pyruhvro is None:
         print("  pyruhvro: not installed")
         return
     try:
         batch = pyruhvro.deserialize_array(messages, declared)
-    except BaseException as error:  # what it has no type for is a panic, which is no Exception
+    except BaseException as error:  # a type that it does not have is a panic, which is no Exception
         if isinstance(error, KeyboardInterrupt):
             raise
         print(f"  pyruhvro: cannot read this schema ({type(error).__name__}: {error})")

@@ -1,9 +1,9 @@
-"""How fast the Protocol Buffers codec is, beside what one would write by hand, in one run.
+"""The speed of the Protocol Buffers codec against code written by hand, in one run.
 
     python benchmarks/codec_protobuf.py [--messages N]
 
-By hand: `FromString` and one list comprehension per column, or `to_pylist` and `SerializeToString` per row; for JSON
-with `json_format` between. Also what bad payloads cost their neighbours. CPU time of one core, best of three.
+By hand: `FromString` and one list comprehension per column, or `to_pylist` and `SerializeToString` per row. For JSON,
+`json_format` is between. Also the cost of bad payloads for their neighbours. CPU time of one core, best of three.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def orders_written_by_hand(message_class: Any, rows: pa.StructArray) -> list[byt
 
 
 def rate(count: int, call: Callable[[], Any], times: int = 3) -> float:
-    """Messages a second of this process, whatever else the machine does; best of `times`."""
+    """Return messages a second of this process, whatever else the machine does. The best of `times` counts."""
     best = float("inf")
     for _ in range(times):
         start = time.process_time()

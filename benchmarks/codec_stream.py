@@ -4,8 +4,8 @@
     python benchmarks/codec_stream.py serve EVERY MESSAGES      its server, in a process of its own
 
 The server is that of `canned.py`, with the demo's flights (20 fields of Avro, 60 bytes) as payloads and their schema.
-The query is that of `read.py`: `local[2]`, two partitions, `noop` sink, staging on local disk. Each way twice, the
-better counts; the share is what the time per message grows by. A third way has every hundredth payload cut in half,
+The query is that of `read.py`: `local[2]`, two partitions, `noop` sink, staging on local disk. Each way runs twice, and
+the better counts. The share is the growth of the time per message. A third way has every hundredth payload cut in half,
 with `mode=PERMISSIVE`.
 """
 
@@ -33,7 +33,7 @@ REVISION = "f11947ab"
 
 
 def serve(messages: int, every: int) -> None:
-    """Hand out flights in place of the random payloads, and tell their schema; one of `every` is cut in half."""
+    """Serve flights in place of the random payloads, and their schema. One of `every` is cut in half."""
     flown = flights.read(canned.PER_RESPONSE).to_pylist()
     parsed = fastavro.parse_schema(json.loads(flights.avro_schema()))
     payloads = []
@@ -69,7 +69,7 @@ def _with_payloads(data: bytes, payloads: list[bytes], attributes: dict[str, str
 
 
 def run(spark: Any, messages: int, every: int = 0, **options: Any) -> float:
-    """Messages/s of a query against a server of its own; one payload of `every` is malformed, none if that is 0."""
+    """Return messages/s of a query against its own server. One payload of `every` is malformed, or none if it is 0."""
     command = [sys.executable, __file__, "serve", str(every)]
     return read.read_canned(spark, messages, server=command, maxMessagesPerTrigger=400_000, **options)
 

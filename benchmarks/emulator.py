@@ -1,14 +1,14 @@
-"""How fast the emulator is, beside Google's, on this machine, in one run.
+"""The speed of the emulator and of Google's, on this machine, in one run.
 
     python benchmarks/emulator.py                       ours and, where `gcloud` has it, Google's: the table
     python benchmarks/emulator.py --only ours           ours alone
     python benchmarks/emulator.py --curves              ours: cost per message as backlog, subscriptions, streams grow
-    python benchmarks/emulator.py --journal             ours: what a data directory costs, and a start with a million
+    python benchmarks/emulator.py --journal             ours: the cost of a data directory, and a start with a million
     python benchmarks/emulator.py --loads               ours: the memory after the same load, five times
-    python benchmarks/emulator.py --soak 300            ours: 100 streams on 10 subscriptions for so many seconds
+    python benchmarks/emulator.py --soak 300            ours: 100 streams on 10 subscriptions for 300 seconds
 
-A raw gRPC client (bytes, no client library) in this process, the emulators in others; 100-byte payloads. Each figure is
-the best of three, taken in turn, because the machine has other things to do too.
+A raw gRPC client (bytes, no client library) in this process, the emulators in others. 100-byte payloads. Each figure is
+the best of three, taken in turn, because the machine also has other things to do.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Client:
             self.call("Publisher", "Publish", request)
 
     def delete(self) -> None:
-        """Delete the subscription, and what nobody pulled with it."""
+        """Delete the subscription, and its unread messages."""
         request = protos.DeleteSubscriptionRequest(subscription=self.subscription)
         self.call("Subscriber", "DeleteSubscription", request)
 
@@ -120,11 +120,11 @@ def drain(client: Client, count: int, streams: int = 1, seconds: float = 60) -> 
     return rate
 
 
-# The measurements: each takes an endpoint and gives one figure
+# The measurements: each takes an endpoint and returns one figure
 
 
 def publishing(endpoint: str, clients: int = 1) -> float:
-    """Publish 1000, again and again; each client on a connection of its own."""
+    """Publish 1000, again and again. Each client has a connection of its own."""
     first = Client(endpoint)
     first.create()
     first.publish(10_000)
@@ -158,7 +158,7 @@ def streaming(endpoint: str, count: int = 200_000) -> float:
 
 
 def pulling(endpoint: str, clients: int = 1, seconds: float = 2, count: int = 400_000) -> float:
-    """Pull 1000, acknowledge them, again; each client on a connection of its own."""
+    """Pull 1000, acknowledge them, again. Each client has a connection of its own."""
     first = Client(endpoint)
     first.create()
     first.publish(count)
@@ -342,7 +342,7 @@ def curves() -> None:
 
 
 def journal() -> None:
-    """Publish with a data directory beside Publish without, in turn; then how long a start with a million takes."""
+    """Compare Publish with a data directory to Publish without, in turn. Then measure a start with a million."""
     with contextlib.ExitStack() as running:
         folders = {name: running.enter_context(tempfile.TemporaryDirectory()) for name in ("group", "call", "never")}
         servers = {"without": running.enter_context(ours())[0]}
@@ -404,7 +404,7 @@ def loads() -> None:
 
 
 def soak(seconds: float) -> None:
-    """Many streams for minutes: everything arrives, and memory stays where it was after the first minute."""
+    """Run many streams for minutes. Everything arrives, and memory stays at its level after the first minute."""
     subscriptions, streams_each, rate = 10, 10, 20
     with ours() as (endpoint, pid):
         clients = [Client(endpoint) for _ in range(subscriptions)]
@@ -453,7 +453,7 @@ def _marks(seen: list[bytearray]) -> int:
 
 
 def _consume(client: Client, seen: bytearray, stop: threading.Event) -> None:
-    """A stream that acks what it gets, nacks one in a hundred once, and is opened anew every 500 messages."""
+    """Ack the messages of a stream, nack one in a hundred once, and reopen the stream every 500 messages."""
     nacked: set[str] = set()
     while not stop.is_set():
         outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()

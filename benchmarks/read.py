@@ -10,7 +10,7 @@
     python benchmarks/read.py streams                      10 MB/s a stream and a delay of 50 ms, against neither
 
 Throughput is measured against `canned.py` in a process of its own, with `local[2]`, 100-byte payloads, 2 attributes, a
-`noop` sink and staging on local disk; from the start of the first batch with rows to the end of the last.
+`noop` sink and staging on local disk, from the start of the first batch with rows to the end of the last.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def session(cores: int = 2, master: str = "") -> SparkSession:
 
 @contextlib.contextmanager
 def canned(messages: int, command: Sequence[str] = CANNED) -> Iterator[str]:
-    """The canned server, or another that a command starts, in a process of its own; its endpoint."""
+    """Yield the endpoint of the canned server, or of another command's server, in a process of its own."""
     server = subprocess.Popen(
         [*command, str(messages)],
         stdin=subprocess.PIPE,
@@ -80,7 +80,7 @@ def canned(messages: int, command: Sequence[str] = CANNED) -> Iterator[str]:
 
 
 def drained(query: Any, messages: int, timeout: float = 600, skipped: int = 0) -> float:
-    """Wait until a query has read so many rows; messages/s from the start of its first batch with rows to the last.
+    """Wait until a query has read its rows. Return messages/s from the start of its first batch with rows to the last.
 
     skipped: batches with rows before those that count.
     """
@@ -134,9 +134,9 @@ def read_canned(
 def throughput(messages: int, runs: int) -> None:
     """Print messages/s against ready-made batches, by the run, and the median of the ratios.
 
-    Before the first run the JVM has compiled what 20 M messages need. Both have two batches more than are measured:
-    the end of a backlog, where a pull waits half a second for more, is no part of it. The server's share is of the
-    machine's processor time, in a run.
+    Before the first run the JVM has compiled the code that 20 M messages need. Both have two batches more than are
+    measured: the end of a backlog, where a pull waits half a second for more, is no part of it. The server's share is
+    of the machine's processor time, in a run.
     """
     spark = session()
     backlog = messages + 2 * BATCH
@@ -153,7 +153,7 @@ def throughput(messages: int, runs: int) -> None:
 
 
 def _with_server_share(run: Callable[[], float]) -> tuple[float, float]:
-    """What `run` returns, and the share that the server it starts and ends has of the machine's processor time."""
+    """Return the result of `run`, and the share of the server that it starts and ends in all processor time."""
     before, served = _processor_seconds(), resource.getrusage(resource.RUSAGE_CHILDREN)
     speed = run()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -162,7 +162,7 @@ def _with_server_share(run: Callable[[], float]) -> tuple[float, float]:
 
 
 def _processor_seconds() -> float:
-    """The time that the machine's processors have been busy; processes that ended meanwhile are not missed in it."""
+    """Return the time that the machine's processors have been busy, including processes that ended meanwhile."""
     user, nice, system, _idle, _waiting, *interrupts = Path("/proc/stat").read_text().splitlines()[0].split()[1:8]
     return sum(map(int, (user, nice, system, *interrupts))) / os.sysconf("SC_CLK_TCK")
 
@@ -206,10 +206,10 @@ def client(messages: int) -> None:
 
 
 def latency(seconds: int) -> None:
-    """Print the latency of three rates from a steady server, each beside a rate source's; the seconds are of each.
+    """Print the latency of three rates from a steady server, each next to a rate source's. Each lasts `seconds`.
 
     `driver's calls` are `latestOffset`, which waits for messages to join the first, and `getBatch`, which plans. `rest`
-    is Spark's logs, planning and sink, and the tasks with what they pull.
+    is Spark's logs, planning and sink, and the tasks with their pulls.
     """
     spark = session()
     head = "| messages/s | source | rows | p50 ms | p99 ms | trigger ms | driver's calls, ms | rest, ms |"
@@ -246,7 +246,7 @@ def _latency(name: str, rate: int, frame: Any, column: str, seconds: int) -> Non
 
 
 def percentile(taken: Sequence[tuple[float, int]], share: float) -> float:
-    """The latency that such a share of the rows has at the most. taken: latencies, and the rows that have each."""
+    """Return the latency that `share` of the rows have at most. taken: latencies, and the rows that have each."""
     rest = share * sum(rows for _, rows in taken)
     for seconds, rows in sorted(taken):
         rest -= rows
@@ -310,7 +310,7 @@ def linear() -> None:
 def streams() -> None:
     """Print messages/s with the service's limit of 10 MB/s a stream and 50 ms of delay, against neither, by payload.
 
-    Each run begins with one stream a task; the batches in which their number grows are not measured. `its server` is
+    Each run begins with one stream a task. The batches while their number grows are not measured. `its server` is
     the server's share of all processor time: with the limit it sends on dozens of streams, each in its own pace.
     """
     spark = session()
@@ -349,7 +349,7 @@ def responses(messages: int, runs: int) -> None:
         ratios = []
         for fit in (0, -1, 1):
             server = (*CANNED, "--per-response", "200", "--fit", str(fit))
-            most = BATCH - 400 + 1000  # of which the driver's part has a thousand
+            most = BATCH - 400 + 1000  # the driver's part has a thousand of it
             options = {"backlog": messages + 3 * BATCH, "skipped": 1, "maxMessagesPerTrigger": most}
             ours = read_canned(spark, messages, server=server, **options)
             ratios.append(f"{ours:,.0f}/s ({ours / floor:.2f})")

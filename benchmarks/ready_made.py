@@ -1,4 +1,4 @@
-"""A Python source that yields one Arrow batch over and over: the floor, for Spark alone takes so long.
+"""A Python source that yields one Arrow batch over and over: the floor, which is the time of Spark alone.
 
 A module of its own, because Spark's workers import it by name.
 """

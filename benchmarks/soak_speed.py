@@ -3,14 +3,14 @@
     python benchmarks/soak_speed.py [--seconds 1800] [--seed 1] [--rate 50000] [--payload 100 10000]
                                     [--bytes-rate 50e6] [--chart FILE]
 
-For each payload a new query reads from `canned.py`, which sends so many messages a second, or as many as make
-`--bytes-rate` if that is fewer, whether they are taken or not: the publish time is when a message was due, so that a
-query that falls behind shows it as latency. Each payload has its share of the seconds. Every minute becomes a row:
-messages a second, latency to foreachBatch, memory and open files by kind of process, files in the staging area.
+For each payload a new query reads from `canned.py`, which sends `--rate` messages a second, or as many as make
+`--bytes-rate` if that is fewer, even if they are not read. The publish time is when a message was due, so a query that
+falls behind shows it as latency. Each payload has its share of the seconds. Every minute becomes a row: messages a
+second, latency to foreachBatch, memory and open files by kind of process, files in the staging area.
 
 Flat means: from SETTLED_SHARE of the run on (minute 5 of 30), the median of the last third is at most GROWTH above that
-of the first third. The JVM's heap is given to it at its start, so that growth is not its garbage collector's choice.
-The end is a sentence for each column that was not flat, and exit code 1. `--chart` draws latency, memory and files.
+of the first third. The JVM allocates its heap at its start, so that growth is not its garbage collector's choice. At
+the end each column that was not flat is reported, with exit code 1. `--chart` draws latency, memory and files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.faults.processes import usages  # noqa: E402
 from tests.spark.scenario import descendants  # noqa: E402
 
 SETTLED_SHARE = 5 / 30
-GROWTH = {  # the most by which a column may grow: a share, and an amount that is no growth however small the column is
+GROWTH = {  # the largest growth of a column: a share, and an amount that is no growth however small the column is
     "p99 ms": (0.05, 100),
     "driver JVM MB": (0.05, 10),
     "source worker MB": (0.05, 10),
@@ -43,7 +43,7 @@ GROWTH = {  # the most by which a column may grow: a share, and an amount that i
 }
 _SAMPLE_SECONDS = 5.0
 _ROWS = 30  # of a run
-_CHARTS = {  # by unit, what is drawn
+_CHARTS = {  # the charts by unit
     "ms": ("p50 ms", "p99 ms"),
     "MB": ("driver JVM MB", "source worker MB", "task worker MB"),
     "files": ("open files", "staged files"),
@@ -77,7 +77,7 @@ def soak(payload: int, rate: float, seconds: float, seed: int) -> list[dict[str,
 
 
 def _row(end: float, seconds: float, staging: Path, taken: list[tuple[float, int]]) -> dict[str, float]:
-    """What is seen until `end`: medians of the samples, and the messages that came since the last row."""
+    """Return the row of the time until `end`: medians of the samples, and the messages since the last row."""
     samples: list[dict[str, int]] = []
     while not samples or time.monotonic() < end:
         time.sleep(max(0.0, min(_SAMPLE_SECONDS, end - time.monotonic())))
@@ -118,7 +118,7 @@ def draw(runs: Mapping[str, Sequence[dict[str, float]]], file: Path) -> None:
 
 
 def growths(rows: Sequence[dict[str, float]], rate: float) -> list[str]:
-    """The sentences for what was not flat from SETTLED_SHARE on, and for a rate that was not kept."""
+    """Return an error for each column that was not flat from SETTLED_SHARE on, and for a rate that was not kept."""
     settled = [row for row in rows[int(len(rows) * SETTLED_SHARE) :] if row["messages/s"]]  # batches may last longer
     if not settled:
         return ["no message was read"]

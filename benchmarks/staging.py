@@ -1,4 +1,4 @@
-"""What it costs that a staged part is durable: parts written to a local folder with fsync and without it.
+"""The cost of durable staged parts: parts written to a local folder with fsync and without it.
 
     python benchmarks/staging.py [--folder FOLDER] [--seconds 5]
 

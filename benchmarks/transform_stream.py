@@ -2,9 +2,9 @@
 
     python benchmarks/transform_stream.py [--messages N]
 
-Read from `canned.py` with `decode=topic`, one field changed, written to `write_server.py` with `encode=topic`; beside
-it the same query with Spark's `noop` sink, and one that reads and writes bytes. `local[2]`, the servers on the same two
-cores. Each way twice, the better counts.
+Read from `canned.py` with `decode=topic`, one field changed, written to `write_server.py` with `encode=topic`. Compared
+with the same query with Spark's `noop` sink, and one that reads and writes bytes. `local[2]`, the servers on the same
+two cores. Each way runs twice, and the better counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FLIGHTS = [sys.executable, codec_stream.__file__, "serve", "0"]
 
 
 def run(spark: Any, messages: int, decode: bool, topic: str | None) -> float:
-    """Messages/s of a query; to the write server's topic, or to nowhere."""
+    """Return messages/s of a query to the write server's topic, or to nowhere."""
     with (
         read.canned(messages, FLIGHTS) as endpoint,
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as staging,

@@ -1,14 +1,14 @@
-"""How fast the write path is, each figure as a ratio taken in one run.
+"""The speed of the write path, each figure as a ratio taken in one run.
 
     python benchmarks/write.py throughput [--messages N]   df.write, without and with 1000 ordering keys, against a sink
                                                            that counts Arrow batches, and against PublisherClient
-    python benchmarks/write.py keys [--messages N]         with more and more ordering keys, and what gRPC alone needs
+    python benchmarks/write.py keys [--messages N]         with more and more ordering keys, and the time of gRPC alone
     python benchmarks/write.py payloads                    large payloads, against bytes that only cross a socket
     python benchmarks/write.py memory                      peak memory of a task as its rows grow
 
-Everything publishes to `write_server.py`, which answers at once, in a process of its own on the same cores; `local[2]`,
-100-byte payloads, 2 attributes, the default options, rows cached by Spark so that making them is no part of it. A
-figure is the best of three after a run that does not count; a run fails unless there were as many ids as messages.
+Everything publishes to `write_server.py`, which answers at once, in a process of its own on the same cores. `local[2]`,
+100-byte payloads, 2 attributes, the default options, rows cached by Spark so that making them is not measured. A figure
+is the best of three after a run that does not count. A run fails unless there were as many ids as messages.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Counted(WriterCommitMessage):
 
 
 class CountingWriter(DataSourceArrowWriter):
-    """Takes Arrow batches and does nothing: what Spark itself needs."""
+    """Accept Arrow batches and do nothing: the time of Spark itself."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
         return Counted(sum(len(batch) for batch in iterator))
@@ -98,7 +98,7 @@ def session() -> SparkSession:
 
 
 def best(runs: Mapping[str, Callable[[], int]]) -> dict[str, float]:
-    """Messages per second of the best of some runs. They take turns, so that a busy minute is nobody's own."""
+    """Return messages per second of the best of some runs. They take turns, so a busy minute affects all of them."""
     rates: dict[str, float] = {}
     for lap in range(REPETITIONS + 1):
         for name, run in runs.items():
@@ -174,7 +174,7 @@ def requests_of_grpc(address: str, requests: int = 50_000) -> float:
 
 
 def payloads() -> None:
-    """The table of MB/s by the size of the payload, and what two senders get through a socket."""
+    """Print the table of MB/s by the size of the payload, and the MB/s of two senders through a socket."""
     spark = session()
     total = 2 * 10**9
     sockets = max(megabytes_through_sockets(total) for _ in range(REPETITIONS))
@@ -219,7 +219,7 @@ def send_ready_made(address: str, size: int, messages: int) -> None:
 
 
 def megabytes_through_sockets(total: int) -> float:
-    """MB/s of two processes that send to this one, a thread of which reads each connection."""
+    """Return MB/s of two processes that send to this one. A thread reads each connection."""
     listener = socket.create_server(("127.0.0.1", 0))
     send = (
         "import socket, sys\n"
@@ -303,7 +303,7 @@ def memory() -> None:
 
 
 def task(rows: int, keys: int) -> None:
-    """One task in this process; prints its peak memory in MB."""
+    """Run one task in this process and print its peak memory in MB."""
     at_once = 10_000
     columns = {
         "data": pa.array([os.urandom(100) for _ in range(at_once)]),

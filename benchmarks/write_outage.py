@@ -2,8 +2,9 @@
 
     python benchmarks/write_outage.py [--keys 200000] [--seconds 30]
 
-The server is a process of its own. After the first 1,000 requests it closes its port for so many seconds. Every request
-has one message; every tenth key has two. It fails unless each message was published, those of a key in their order.
+The server is a process of its own. After the first 1,000 requests it closes its port for `--seconds` seconds. Every
+request has one message, and every tenth key has two. It fails unless each message was published, those of a key in
+their order.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Recorder(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 def serve(seconds: float) -> None:
-    """Serve until standard input ends, with one outage; prints the port, then what arrived."""
+    """Serve until standard input ends, with one outage. Print the port, then a summary of the received messages."""
     recorder, port = Recorder(), 0
 
     def started() -> tuple[grpc.Server, int]:

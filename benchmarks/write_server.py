@@ -1,11 +1,11 @@
 """A Pub/Sub server that answers Publish at once: a message id for every message, and nothing kept.
 
-Its topic has the schema of the demo's flights, for those who ask for it.
+Its topic has the schema of the demo's flights.
 
-    python benchmarks/write_server.py          prints its port; ends with its standard input
+    python benchmarks/write_server.py          prints its port, ends with its standard input
 
-It reads of a request only how many messages there are (each stays bytes), so that it is never the bottleneck on the
-cores that it shares with what is measured. The ids are as long as the service's.
+Of a request it reads only the number of messages (each stays bytes), so that it is never the bottleneck on the cores
+that it shares with the measured process. The ids are as long as the service's.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def resources() -> dict[str, bytes]:
 
 
 class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Publish, whoever calls it, and what is asked before."""
+    """Publish for any caller, and the calls before it."""
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         if details.method.endswith("/Publish"):
