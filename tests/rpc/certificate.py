@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 def self_signed():
-    """Key and certificate of 127.0.0.1, both PEM."""
+    """Return key and certificate of 127.0.0.1, both PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     certificate = (

@@ -48,7 +48,7 @@ class Client:
         return self.ask("Publisher/Publish", topic=TOPIC, messages=[protos.PubsubMessage(**each) for each in messages])
 
     def pull(self, subscription: str = SUB, most: int = 1000) -> list[Any]:
-        """The messages that are there now."""
+        """Return the messages that are there now."""
         request = {"subscription": subscription, "max_messages": most, "return_immediately": True}
         return list(self.ask("Subscriber/Pull", **request).received_messages)
 
@@ -63,7 +63,7 @@ class Client:
         return self.ask("Subscriber/ModifyAckDeadline", **request)
 
     def update(self, *paths: str, **fields: Any) -> Any:
-        """UpdateSubscription with this mask."""
+        """Call UpdateSubscription with this mask."""
         mask = field_mask_pb2.FieldMask(paths=paths)
         subscription = protos.Subscription(name=SUB, **fields)
         return self.ask("Subscriber/UpdateSubscription", subscription=subscription, update_mask=mask)
@@ -91,13 +91,13 @@ def subscribe(emulator: Emulator) -> Callable[..., None]:
 
 
 def keyed(*texts: str, key: str = "k") -> list[dict[str, Any]]:
-    """Messages of one ordering key."""
+    """Return messages of one ordering key."""
     return [{"data": text.encode(), "ordering_key": key} for text in texts]
 
 
 @contextmanager
 def refused(code: str, sentence: str = "") -> Iterator[Any]:
-    """The block's RPC is refused with this code and a message that has the sentence in it."""
+    """Check that the block's RPC is refused with this code and a message that has the sentence in it."""
     with pytest.raises(grpc.RpcError) as error:
         yield error
     assert grpc.StatusCode[code] == error.value.code(), error.value.details()
@@ -114,7 +114,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
 
 @pytest.fixture
 def options(emulator: Emulator, names: Names) -> ReadOptions:
-    """The options of a query with short waits."""
+    """Return the options of a query with short waits."""
     return ReadOptions(
         subscription_id=names.subscription,
         endpoint=emulator.endpoint,
@@ -143,7 +143,7 @@ def environment(emulator: Emulator) -> dict[str, str]:
 
 @pytest.fixture
 def run(environment: dict[str, str]) -> Run:
-    """`run(word, ..., code=0, stdin="")` returns the command's output and asserts that its exit code is `code`."""
+    """Return `run(word, ..., code=0, stdin="")`, which returns the output and asserts that the exit code is `code`."""
 
     def run(*words: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
         ended = subprocess.run([*COMMAND, *words], input=stdin, capture_output=True, text=True, env=environment)
@@ -154,5 +154,5 @@ def run(environment: dict[str, str]) -> Run:
 
 
 def said(run: Run, *words: str, stdin: str = "") -> Any:
-    """The JSON that a command prints."""
+    """Return the JSON that a command prints."""
     return json.loads(run(*words, "--json", stdin=stdin).stdout)

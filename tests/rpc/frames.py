@@ -37,7 +37,7 @@ class FrameClient:
         self.flush()
 
     def call(self, path: str, message: bytes = b"", stream: int = 1, *, end: bool = True, **more: str) -> None:
-        """Headers, and a message behind them."""
+        """Send headers, and a message behind them."""
         self.headers(path, stream, **more)
         self.body(b"\0" + len(message).to_bytes(4) + message, stream, end=end)
 
@@ -46,13 +46,13 @@ class FrameClient:
         self.flush()
 
     def events(self, kind: type[T]) -> Iterator[T]:
-        """The next events of a kind, until the connection ends."""
+        """Yield the next events of a kind, until the connection ends."""
         while data := self.socket.recv(65_536):
             yield from [each for each in self.h2.receive_data(data) if isinstance(each, kind)]
             self.flush()
 
     def end(self, stream: int = 1) -> dict[str, str]:
-        """The trailers of a call, or its headers when they are its end."""
+        """Return the trailers of a call, or its headers when they are its end."""
         for each in self.events(Event):
             ends = isinstance(each, TrailersReceived | ResponseReceived) and each.stream_ended
             if ends and each.stream_id == stream:  # type: ignore[attr-defined]

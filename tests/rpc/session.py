@@ -17,7 +17,7 @@ MANY = [f"m{n}" for n in range(1500)]  # half as many again as the driver stream
 
 
 def run_until(query: Engine, rows: int) -> None:
-    """Trigger until so many rows are committed."""
+    """Trigger until `rows` rows are committed."""
 
     def enough() -> bool:
         query.trigger()
@@ -37,7 +37,7 @@ def acked(query: Engine, count: int) -> None:
 
 
 def buffered(query: Engine, count: int) -> None:
-    """Wait until the driver stream has buffered so many messages."""
+    """Wait until the driver stream has buffered `count` messages."""
     stream = query.opened.stream
 
     def arrived() -> bool:
@@ -66,7 +66,7 @@ def start_and_acknowledge(query: Engine, names: Names, *texts: str) -> None:
 
 
 def die_in_a_batch(query: Engine, parts: int) -> None:
-    """Crash after so many partitions of the next batch were read."""
+    """Crash after `parts` partitions of the next batch were read."""
     with pytest.raises(CrashError):
         query.trigger(crash_after=parts)
 
@@ -87,5 +87,5 @@ def acknowledged_after_its_lease(query: Engine, names: Names) -> None:
 
 
 def google(emulator: Emulator) -> SubscriberClient:
-    """Google's client on the emulator, to look at resources."""
+    """Return Google's client on the emulator, to look at resources."""
     return SubscriberClient(transport=SubscriberGrpcTransport(channel=grpc.insecure_channel(emulator.endpoint)))

@@ -23,7 +23,7 @@ COMMAND = [sys.executable, "-c", "from pubsub_spark.cli import app; app()"]
 
 
 def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command of `pubsub-spark`, with the project `p`."""
+    """Run a command of `pubsub-spark`, with the project `p`."""
     given = {**os.environ, "PYTHONPATH": str(ROOT), "GOOGLE_CLOUD_PROJECT": "p", **environment}
     return subprocess.run([*COMMAND, *map(str, arguments)], env=given, text=True, capture_output=True, check=False)
 

@@ -132,7 +132,7 @@ class Cloud:
 
 
 def _joined(metadata: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    """Header by header. google-auth adds a second value to the client's version."""
+    """Return the headers by name. google-auth adds a second value to the client's version."""
     found: dict[str, str] = {}
     for name, value in metadata:
         found[name] = f"{found[name]} {value}" if name in found else str(value)
@@ -141,7 +141,7 @@ def _joined(metadata: Iterable[tuple[str, Any]]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def key() -> rsa.RSAPrivateKey:
-    """One for all: making them is slow."""
+    """Return one key for all tests, because making keys is slow."""
     return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
@@ -179,7 +179,7 @@ def pem(key: rsa.RSAPrivateKey) -> str:
 
 
 def account(key: rsa.RSAPrivateKey) -> str:
-    """A service account key, as the console hands it out."""
+    """Return a service account key, as the console hands it out."""
     return json.dumps(
         {
             "type": "service_account",
@@ -194,14 +194,14 @@ def account(key: rsa.RSAPrivateKey) -> str:
 
 
 def claims(token: str) -> dict[str, Any]:
-    """The payload of a JWT."""
+    """Return the payload of a JWT."""
     payload = token.split(".")[1]
     found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     return found
 
 
 def check(calls: dict[str, dict[str, str]], names: Names) -> None:
-    """Each call has the caller's token, the routing header, and the client's version."""
+    """Check that each call has the caller's token, the routing header, and the client's version."""
     assert set(CALLS) <= set(calls)
     for rpc, field in CALLS.items():
         scheme, _, token = calls[rpc]["authorization"].partition(" ")

@@ -36,7 +36,7 @@ message ReadRowsResponse {
 
 
 def program() -> Path | None:
-    """Google's emulator, in the Cloud SDK that `gcloud` is of."""
+    """Return Google's emulator, in the Cloud SDK that `gcloud` is of."""
     gcloud = shutil.which("gcloud")
     if gcloud is None:
         return None
@@ -64,7 +64,7 @@ class Bigtable:
         return f"{INSTANCE}/tables/{table}"
 
     def cells(self, table: str) -> list[tuple[str, str, bytes]]:
-        """Family, qualifier and value of each cell."""
+        """Return family, qualifier and value of each cell."""
         request = self._message("ReadRowsRequest")(table_name=table)
         call = self.channel.unary_stream("/google.bigtable.v2.Bigtable/ReadRows")
         found, family, qualifier = [], "", ""

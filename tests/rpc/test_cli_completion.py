@@ -10,7 +10,7 @@ from pubsub_spark.emulator import Emulator
 
 
 def completed(line: str, environment: dict[str, str]) -> list[str]:
-    """The words that bash offers for the last one of a line."""
+    """Return the words that bash offers for the last one of a line."""
     words = line.split(" ")
     asked = {"_PUBSUB_SPARK_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     result = CliRunner().invoke(app, [], env={**environment, **asked})

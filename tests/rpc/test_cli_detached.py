@@ -34,7 +34,7 @@ def run(*words: str) -> tuple[int, str, str]:
 
 
 def chosen(endpoint: str) -> list[str]:
-    """The messages that chaos hands out first, of thirty."""
+    """Return the messages that chaos hands out first, of thirty."""
     client = Client(endpoint)
     with client.channel:
         client.ask("Publisher/CreateTopic", name=TOPIC)

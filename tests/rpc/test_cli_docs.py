@@ -68,7 +68,7 @@ def test_commands_that_do_not_run_here_exist(line: str):
 
 
 def commands(group: Any, before: str = "pubsub-spark") -> list[str]:
-    """The names of all commands of a group, with the groups before them."""
+    """Return the names of all commands of a group, with the groups before them."""
     found = []
     for name, command in group.commands.items():
         words = f"{before} {name}"

@@ -23,7 +23,7 @@ TOPIC, SUB = "projects/my-project/topics/flights", "projects/my-project/subscrip
 
 @pytest.fixture
 def environment(emulator: Emulator) -> dict[str, str]:
-    """A shell with a correct environment."""
+    """Return a shell with a correct environment."""
     emulator.create_topic(TOPIC)
     emulator.create_subscription(SUB, TOPIC)
     return {

@@ -15,7 +15,7 @@ from tests.rpc.conftest import SUB, TOPIC, Client, Run, refused, said
 
 @pytest.fixture
 def run(environment: dict[str, str]) -> Run:
-    """`run(word, ..., code=0)` is the output of the command, in this process, which ended with that code."""
+    """Return `run(word, ..., code=0)`, which runs the command in this process and returns its output."""
 
     def run(*words: str, code: int = 0, stdin: str = "") -> Any:
         result = CliRunner().invoke(app, words, env=environment, input=stdin)

@@ -57,7 +57,7 @@ def request(**fields):
 
 
 def held_open(first: bytes) -> Iterator[bytes]:
-    """The requests of a stream that is not half-closed: the first, and no end."""
+    """Yield the requests of a stream that is not half-closed: the first, and no end."""
     never: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     return itertools.chain([first], iter(never.get, b""))
 

@@ -35,7 +35,7 @@ SCRIPT = """async endpoint => {
 
 @pytest.fixture
 def site() -> Iterator[str]:
-    """The origin of a site with an empty page."""
+    """Yield the origin of a site with an empty page."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -55,7 +55,7 @@ def site() -> Iterator[str]:
 
 
 def ask(emulator: Emulator, method: str, path: str, **headers: str) -> tuple[int, dict[str, str]]:
-    """The status and the headers of an answer."""
+    """Return the status and the headers of an answer."""
     connection = http.client.HTTPConnection(emulator.host, emulator.port, timeout=10)
     connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
     response = connection.getresponse()

@@ -110,7 +110,7 @@ def messages(draw, descriptor, depth=4):
 
 @pytest.fixture(scope="module")
 def emulator():
-    """One emulator for all, with something in it to hit."""
+    """Yield one emulator for all, with resources to hit."""
     with Emulator() as emulator:
         emulator.create_schema(SCHEMA, "AVRO", '{"type": "int"}')
         emulator.create_topic(TOPIC)

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The load_credentials:Deprecation
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[TokenServer]:
-    """A token server. The machine's only credentials are those of its metadata server, which is also this one."""
+    """Yield a token server. The machine's only credentials are those of its metadata server, which is also this one."""
     with serving() as server:
         monkeypatch.setattr(google.auth._exponential_backoff, "time", SimpleNamespace(sleep=lambda _: None))
         monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", server.address)
@@ -125,7 +125,7 @@ def test_a_token_that_fails_is_one_warning(server: TokenServer, tmp_path: Path, 
 
 @pytest.fixture
 def clock(server: TokenServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
-    """The time while a metadata server is waited for. The machine has no credentials file."""
+    """Return the clock of waits for a metadata server. The machine has no credentials file."""
     clock = SimpleNamespace(now=0.0)
     clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
     monkeypatch.setattr(google_credentials, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=clock.sleep))
@@ -174,7 +174,7 @@ def test_no_metadata_server_to_wait_for(server: TokenServer, clock: SimpleNamesp
 
 @pytest.fixture(scope="module")
 def account() -> dict[str, str]:
-    """A service account's key."""
+    """Return a service account's key."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -189,7 +189,7 @@ def account() -> dict[str, str]:
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The addresses of TLS channels. Nothing is connected."""
+    """Return the addresses of TLS channels. Nothing is connected."""
     called: list[str] = []
 
     def secure_channel(address: str, credentials: grpc.ChannelCredentials, options: Any) -> grpc.Channel:

@@ -21,13 +21,13 @@ RESPONSE = types.StreamingPullResponse.pb()(received_messages=[{"ack_id": "ack",
 
 @pytest.fixture
 def opened() -> list[str]:
-    """The client id of every stream that was opened."""
+    """Return the client id of every stream that was opened."""
     return []
 
 
 @pytest.fixture
 def address(opened: list[str]) -> Iterator[str]:
-    """A server with one message for each stream, and an end of the connection soon after."""
+    """Yield a server with one message for each stream, and an end of the connection soon after."""
 
     def deliver(requests: Iterator[bytes], _: Any) -> Iterator[bytes]:
         opened.append(types.StreamingPullRequest.pb().FromString(next(requests)).client_id)

@@ -63,7 +63,7 @@ class Server:
 
     @contextlib.contextmanager
     def answers_others(self) -> Iterator[None]:
-        """While the block runs, another client is answered within 100 ms at the median."""
+        """Check that while the block runs, another client is answered within 100 ms at the median."""
         took: list[float] = []
         done = threading.Event()
 

@@ -33,20 +33,20 @@ def root(tmp_path):
 
 @pytest.fixture
 def emulator(root, s3):
-    """An emulator with folders for buckets, and a server that stands for Kinesis."""
+    """Yield an emulator with folders for buckets, and a server that stands for Kinesis."""
     with Emulator(storage_root=root, kinesis_endpoint=s3) as running:
         yield running
 
 
 def ingest(client: Client, bucket: str = "bucket", **settings: object) -> None:
-    """The topic, which ingests from a bucket, and its subscription."""
+    """Create the topic, which ingests from a bucket, and its subscription."""
     source = {"cloud_storage": {"bucket": bucket, **({"text_format": {}} | settings)}}
     client.ask("Publisher/CreateTopic", name=TOPIC, ingestion_data_source_settings=source)
     client.ask("Subscriber/CreateSubscription", name=SUB, topic=TOPIC)
 
 
 def left(client: Client) -> list[bytes]:
-    """The messages that are there, which stay there."""
+    """Return the messages that are there, which stay there."""
     received = client.pull()
     if received:
         client.modack(0, *(each.ack_id for each in received))

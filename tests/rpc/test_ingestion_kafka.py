@@ -75,13 +75,13 @@ def kafka(broker: Kafka) -> Kafka:
 
 @pytest.fixture
 def emulator(kafka: Kafka) -> Iterator[Emulator]:
-    """An emulator with a Kafka broker."""
+    """Yield an emulator with a Kafka broker."""
     with Emulator(kafka_endpoint=kafka.endpoint) as running:
         yield running
 
 
 def ingest(client: Client, source: dict[str, object]) -> None:
-    """The topic, which ingests from a source, and its subscription."""
+    """Create the topic, which ingests from a source, and its subscription."""
     client.ask("Publisher/CreateTopic", name=TOPIC)
     client.ask("Subscriber/CreateSubscription", name=SUB, topic=TOPIC)
     update(client, source)
@@ -204,7 +204,7 @@ def free_port() -> int:
 
 @contextmanager
 def forwarded(port: int, endpoint: str) -> Iterator[None]:
-    """A server at the port that passes everything on to the endpoint."""
+    """Yield a server at the port that passes everything on to the endpoint."""
     host, _, there = endpoint.rpartition(":")
 
     class Forward(socketserver.BaseRequestHandler):
@@ -223,7 +223,7 @@ def forwarded(port: int, endpoint: str) -> Iterator[None]:
 
 
 def pass_on(one: socket.socket, other: socket.socket) -> None:
-    """Everything that comes from one to the other, until it ends."""
+    """Forward everything from one to the other, until it ends."""
     with suppress(OSError):
         while content := one.recv(65536):
             other.sendall(content)

@@ -53,7 +53,7 @@ def test_grpc_can_have_the_port_to_itself():
 
 @pytest.fixture
 def version_6():
-    """The machine's own address of version 6."""
+    """Return the machine's own address of version 6."""
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -142,7 +142,7 @@ def begin_handshake(connection):
 
 
 def ends(connection):
-    """Whether the other side closes the connection, before its timeout."""
+    """Return whether the other side closes the connection, before its timeout."""
     while connection.recv(65_536):
         pass
     return True

@@ -23,7 +23,7 @@ def scrape(emulator, **headers):
 
 
 def values(family):
-    """The samples of a family by the values of their labels, in the order of the labels' names."""
+    """Return the samples of a family by the values of their labels, in the order of the labels' names."""
     return {tuple(each.labels.values()): each.value for each in family.samples}
 
 

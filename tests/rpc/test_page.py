@@ -221,7 +221,7 @@ def test_page_says_why_a_message_waits(running, browser):
     running.create_subscription(ordered, TOPIC, enable_message_ordering=True, retry_policy=retry_policy)
 
     def why() -> list[str]:
-        """Where each message is, without its times."""
+        """Return where each message is, without its times."""
         return [each.strip() for each in re.findall(r'class="state">([^<]*)<', browser.get(f"/page/{ordered}"))]
 
     running.publish(TOPIC, {"data": b"a", "ordering_key": "k"}, "c")
@@ -340,7 +340,7 @@ def test_calls_are_filtered_in_pages(running, browser):
 
 
 def life(page: str) -> list[list[str]]:
-    """The steps of each message, without their times."""
+    """Return the steps of each message, without their times."""
     lines = re.findall(r'class="life">(.*?)</p>', page, re.DOTALL)
     texts = [html.unescape(re.sub(r"<[^>]+>", "", re.sub(r"<time.*?</time>", "", line))) for line in lines]
     return [[step.strip() for step in text.split("\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}")] for text in texts]
@@ -551,7 +551,7 @@ def test_hundred_thousand_messages_stay_quick(running, browser):
 
 
 def cost(browser: Browser, path: str) -> float:
-    """The processor seconds of the quickest of five requests, the server's and the client's together."""
+    """Return the processor seconds of the quickest of five requests, the server's and the client's together."""
     costs = []
     for _ in range(5):
         begun = time.process_time()

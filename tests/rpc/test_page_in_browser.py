@@ -264,7 +264,7 @@ def test_refused_form_keeps_what_was_typed(page):
 
 @pytest.fixture
 def furnished(emulator: Emulator) -> list[str]:
-    """An emulator with something in every view, and the views."""
+    """Yield an emulator with something in every view, and the views."""
     other = "projects/another-project"
     emulator.create_topic(f"{other}/topics/orders-of-the-day")
     emulator.create_topic(DEAD)
@@ -449,7 +449,7 @@ def test_axe_finds_nothing(page, furnished, axe, scheme, width):
 
 @pytest.fixture(scope="module")
 def axe() -> str:
-    """The text of axe-core."""
+    """Return the text of axe-core."""
     for folder in (os.environ.get("NODE_PATH", ""), str(Path(sys.prefix, "node_modules"))):
         if (script := Path(folder, "axe-core", "axe.min.js")).is_file():
             return script.read_text()
@@ -481,7 +481,7 @@ def test_pictures_of_the_documentation(page, emulator):
 
 
 def take_pictures(page, emulator: Emulator) -> None:
-    """The overview, a subscription with its messages on a desk and on a phone, and in dark a topic with its form."""
+    """Take the overview, a subscription with its messages on a desk and a phone, and in dark a topic with its form."""
     IMAGES.mkdir(exist_ok=True)
     page.set_viewport_size({"width": 1280, "height": 800})
     emulator.create_topic(DEAD)
@@ -519,6 +519,6 @@ def take_pictures(page, emulator: Emulator) -> None:
 
 
 def flight(carrier: str, number: int) -> dict[str, Any]:
-    """A message of the schema, in Avro's binary encoding."""
+    """Return a message of the schema, in Avro's binary encoding."""
     data = bytes([4, *carrier.encode(), 2, 2 * (number * 13 % 40), 2 * (number % 3)])
     return {"data": data, "attributes": {"origin": ("EWR", "JFK", "LGA")[number % 3]}, "ordering_key": carrier}

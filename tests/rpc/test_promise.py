@@ -39,24 +39,24 @@ HOUR, DAY = 3600.0, 86400.0
 
 
 def area(query: Engine) -> Path:
-    """The folder of the query's stream."""
+    """Return the folder of the query's stream."""
     return next(token.parent for token in Path(query.location).rglob("driver-token"))
 
 
 def acks(query: Engine) -> int:
-    """The number of messages that are acknowledged."""
+    """Return the number of messages that are acknowledged."""
     return sum(message.acked for message in query.emulator.messages(query.options.subscription))
 
 
 def exactly_once(query: Engine, names: Names, **settings: object) -> None:
-    """Have the query read a subscription with exactly-once delivery."""
+    """Make the query read a subscription with exactly-once delivery."""
     name = f"{names.subscription}-once"
     query.emulator.create_subscription(name, names.topic, enable_exactly_once_delivery=True, **settings)
     query.options = replace(query.options, subscription_id=name)
 
 
 def run_once(query: Engine) -> None:
-    """One run with `once`, or with `availableNow` on Spark 4.0 and 4.1: one batch, which is committed at the end."""
+    """Run once with `once`, or with `availableNow` on Spark 4.0 and 4.1: one batch, which is committed at the end."""
     query.start()
     assert query.session is not None
     if query.passes_start:

@@ -77,7 +77,7 @@ class Endpoint:
             self._changed.notify_all()
 
     def wait_for(self, count, seconds=10):
-        """The first `count` requests, once they are there."""
+        """Return the first `count` requests, once they are there."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.requests) >= count, seconds), self.requests
             return self.requests[:count]
@@ -112,7 +112,7 @@ def push(emulator, endpoint):
 
 @pytest.fixture
 def call(emulator):
-    """An RPC by name."""
+    """Yield an RPC by name."""
     with grpc.insecure_channel(emulator.endpoint) as channel:
 
         def ask(rpc, request):

@@ -40,7 +40,7 @@ def test_next_test_finds_it_empty(pubsub_emulator):
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch):
-    """A function that runs another under `pubsub_local_only`: the sentence of the failure, or None."""
+    """Return a function that runs another under `pubsub_local_only`: the sentence of the failure, or None."""
 
     def refused(client: Callable[[], Any]) -> str | None:
         guard = pytest_plugin.pubsub_local_only.__wrapped__(monkeypatch)  # type: ignore[attr-defined]
@@ -59,7 +59,7 @@ def refused(monkeypatch: pytest.MonkeyPatch):
 
 
 def connect() -> None:
-    """A connection by hand."""
+    """Connect by hand."""
     with socket.socket() as opened:
         opened.connect(("192.0.2.1", 443))
 

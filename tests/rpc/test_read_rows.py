@@ -22,7 +22,7 @@ GOOD, BAD = b"\x02", b"\xff"
 
 
 def rows(emulator: Emulator, names: Names, **options: str) -> Rows:
-    """The rows of `decode=topic` with a schema of one int."""
+    """Return the rows of `decode=topic` with a schema of one int."""
     given = {"subscriptionId": names.subscription, "endpoint": emulator.endpoint, "decode": "topic"} | options
     revision = SchemaRevision(names.schema, "1", "AVRO", SCHEMA)
     parsed = ReadOptions.parse(given, {})
@@ -34,7 +34,7 @@ ATTRIBUTES = {"kind": "test", "googclient_schemaencoding": "BINARY"}
 
 
 def batch(*payloads: bytes, attributes: Mapping[str, str] = ATTRIBUTES) -> pa.RecordBatch:
-    """Messages `m0`, `m1`... with these payloads, and each with these attributes."""
+    """Return messages `m0`, `m1`... with these payloads, and each with these attributes."""
     columns = {
         "message_id": [f"m{i}" for i in range(len(payloads))],
         "data": payloads,

@@ -59,7 +59,7 @@ def error(code, status, message):
 
 
 def said_to(emulator, request):
-    """All bytes that come back to a client that sends these bytes and then half-closes."""
+    """Return all bytes that come back to a client that sends these bytes and then half-closes."""
     with socket.create_connection((emulator.host, emulator.port), timeout=10) as connection:
         connection.sendall(request)
         connection.shutdown(socket.SHUT_WR)
@@ -264,7 +264,7 @@ def begin_pull(emulator, connection):
 
 
 def deliveries_after_pull(emulator):
-    """How often a message was delivered that came when no Pull waited any more."""
+    """Return how often a message was delivered that was published after the end of the last Pull."""
     broker = emulator._running.engine.broker
     wait_until(lambda: not broker.subscriptions[SUB].consumers.connected, seconds=5)  # its own limit is 10
     emulator.publish(TOPIC, b"a")

@@ -94,7 +94,7 @@ public class Main {
 
 
 def has_jdk() -> bool:
-    """Whether `java` runs a source file: a JRE has no compiler."""
+    """Return whether `java` runs a source file: a JRE has no compiler."""
     java = shutil.which("java")
     return java is not None and b"jdk.compiler" in subprocess.run([java, "--list-modules"], capture_output=True).stdout
 

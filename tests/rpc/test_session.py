@@ -241,7 +241,7 @@ def test_store_calls_do_not_grow_with_the_batches_behind(
 
 
 def _model() -> Any:
-    """The arithmetic of docs/scaling.md."""
+    """Return the arithmetic of docs/scaling.md."""
     path = Path(__file__).parent.parent.parent / "docs" / "scaling_model.py"
     spec = importlib.util.spec_from_file_location("scaling_model", path)
     assert spec is not None and spec.loader is not None

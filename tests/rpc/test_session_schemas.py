@@ -24,7 +24,7 @@ from tests.rpc.conftest import Client
 
 
 def avro(**fields: Any) -> str:
-    """A record with fields of these types. One of a union with null has the default null."""
+    """Return a record with fields of these types. One of a union with null has the default null."""
     default = {"default": None}
     described = [{"name": n, "type": t} | (default if isinstance(t, list) else {}) for n, t in fields.items()]
     return json.dumps({"type": "record", "name": "R", "fields": described})
@@ -49,7 +49,7 @@ class Topic:
         self.query.emulator.publish(self.topic, *map(json.dumps, values))
 
     def newest(self) -> str:
-        """The id of the newest revision."""
+        """Return the id of the newest revision."""
         return str(self.client.ask("SchemaService/GetSchema", name=self.names.schema).revision_id)
 
     def commit(self, definition: str) -> None:
@@ -93,7 +93,7 @@ class Topic:
         self.offsets = start, ends[-1]
 
     def evaluate(self) -> list[dict[str, Any]]:
-        """The rows of the batch, each partition read in a task of another process."""
+        """Return the rows of the batch, each partition read in a task of another process."""
         query, rows = self.query, []
         assert query.session is not None
         assert self.offsets is not None

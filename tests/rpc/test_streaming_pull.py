@@ -34,14 +34,14 @@ class Stream:
         self._outgoing.put(None)
 
     def receive(self, count: int) -> list[Any]:
-        """The next `count` messages."""
+        """Return the next `count` messages."""
         received: list[Any] = []
         while len(received) < count:
             received += next(self.call).received_messages
         return received
 
     def error(self) -> grpc.StatusCode:
-        """How the stream ends."""
+        """Return the status of the stream's end."""
         with pytest.raises(grpc.RpcError) as error:
             next(self.call)
         self.half_close()

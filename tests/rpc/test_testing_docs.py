@@ -20,13 +20,13 @@ PAGE = (ROOT / "docs" / "testing.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
-    """The blocks of the page in a language."""
+    """Return the blocks of the page in a language."""
     found: list[str] = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
     return found
 
 
 def ran(command: Sequence[str], folder: Path, environment: dict[str, str]) -> str:
-    """The output of a program in a folder, which ended with 0."""
+    """Return the output of a program in a folder, which ended with 0."""
     environ = {name: value for name, value in os.environ.items() if name != "PUBSUB_EMULATOR_HOST"}
     done = subprocess.run(
         command, cwd=folder, env=environ | environment, capture_output=True, text=True, timeout=240, check=False
@@ -81,12 +81,12 @@ def test_shell_of_the_page_runs(tmp_path: Path):
 
 @pytest.fixture
 def variables(emulator: Emulator) -> dict[str, str]:
-    """The variables of the page's server."""
+    """Return the variables of the page's server."""
     return {"PUBSUB_EMULATOR_HOST": emulator.endpoint, "PUBSUB_PROJECT_ID": "my-project"}
 
 
 def program(name: str) -> str:
-    """A program of this machine. Without it the test is skipped."""
+    """Return a program of this machine. Without it the test is skipped."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"`{name}` is not installed")

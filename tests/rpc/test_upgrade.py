@@ -26,7 +26,7 @@ TOPIC, SUBSCRIPTION = "projects/test-project/topics/upgrade", "projects/test-pro
 
 @pytest.fixture
 def upgraded(emulator: Emulator, tmp_path: Path) -> Iterator[Engine]:
-    """Today's query on the checkpoint of 0.1.0, not started. The service does not know the staged messages any more."""
+    """Yield today's query on the checkpoint of 0.1.0, not started. The service no longer knows the staged messages."""
     emulator.create_topic(TOPIC)
     emulator.create_subscription(SUBSCRIPTION, TOPIC)
     shutil.copytree(WRITTEN / "staging", tmp_path, dirs_exist_ok=True)

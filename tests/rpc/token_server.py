@@ -34,7 +34,7 @@ class TokenServer:
         return f"http://{self.address}/token"
 
     def answer(self, path: str) -> Any:
-        """The answer of a Google server at a path."""
+        """Return the answer of a Google server at a path."""
         if path.endswith("/token"):
             kind = {"token_type": "Bearer", "issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}
             return {"access_token": self.issue(self.lifetime), "expires_in": int(self.lifetime), **kind}
@@ -44,7 +44,7 @@ class TokenServer:
         return {"email": "me@example.com", "scopes": []} if "/service-accounts/" in path else "p"
 
     def external_account(self, folder: Path, impersonate: bool = False) -> dict[str, Any]:
-        """Credentials of a workload identity pool whose tokens are exchanged here."""
+        """Return credentials of a workload identity pool whose tokens are exchanged here."""
         (folder / "subject").write_text("subject-token")
         account = f"http://{self.address}/v1/projects/-/serviceAccounts/a@example.com:generateAccessToken"
         return {
@@ -58,7 +58,7 @@ class TokenServer:
 
 @contextmanager
 def serving(tls: ssl.SSLContext | None = None) -> Iterator[TokenServer]:
-    """A server until the block ends. tls: of HTTPS."""
+    """Yield a server until the block ends. tls: of HTTPS."""
 
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
