@@ -16,7 +16,7 @@ LOG = logging.getLogger("pubsub_spark")
 
 @contextmanager
 def process(*root_handlers: logging.Handler) -> Iterator[io.StringIO]:
-    """The stderr of a process with these handlers of the root logger. No fixture, for pytest adds its own later."""
+    """Yield the stderr of a process with these root handlers. No fixture, because pytest adds its handlers later."""
     stream, level = io.StringIO(), LOG.level
     with (
         mock.patch.object(sys, "stderr", stream),
@@ -28,7 +28,7 @@ def process(*root_handlers: logging.Handler) -> Iterator[io.StringIO]:
 
 
 def said(stream: io.StringIO) -> list[str]:
-    """The levels of the lines that are written when each level has one."""
+    """Return the levels of the lines that are written when each level has one."""
     stream.truncate(0)
     stream.seek(0)
     for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):

@@ -14,7 +14,7 @@ from pubsub_spark.memory import freeze_imports, keep_freed_memory
 
 @pytest.fixture(autouse=True)
 def afresh() -> Iterator[None]:
-    """No setting is made yet, and none stays after a test."""
+    """Forget the settings before a test, and keep none after it."""
     keep_freed_memory.cache_clear()
     freeze_imports.cache_clear()
     yield

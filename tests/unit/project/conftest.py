@@ -7,7 +7,7 @@ from tests.conftest import ROOT
 
 
 def command(name: str) -> Any:
-    """The module of a command in docs/."""
+    """Return the module of a command in docs/."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

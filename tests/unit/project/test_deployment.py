@@ -23,7 +23,7 @@ DOCKER = ROOT / "examples" / "docker" / "Dockerfile"
 
 
 def copied() -> list[str]:
-    """The files and folders that the Dockerfile copies from the clone."""
+    """Return the files and folders that the Dockerfile copies from the clone."""
     lines = re.findall(r"^COPY (.*) \S+$", DOCKER.read_text(), re.MULTILINE)
     return [source for line in lines for source in line.split()]
 

@@ -91,7 +91,7 @@ def test_links_lead_somewhere(document: Path):
 
 
 def anchors(document: Path) -> set[str]:
-    """The anchors of a document: its headings, and the rows of its tables that have one."""
+    """Return the anchors of a document: its headings, and the rows of its tables that have one."""
     text = document.read_text()
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings} | {

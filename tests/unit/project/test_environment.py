@@ -14,7 +14,7 @@ SCRIPT = ROOT / ".ci" / "environment"
 
 @pytest.fixture
 def machine(tmp_path: Path):
-    """A PATH with the shell's own tools only. `machine(name, script)` puts a program there."""
+    """Return a PATH with the shell's own tools only. `machine(name, script)` adds a program."""
     for tool in ("bash", "sed", "head", "dirname"):
         found = shutil.which(tool)
         assert found is not None

@@ -133,7 +133,7 @@ def test_exported_names_exist():
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the sdist of this tree, and the wheel unpacked in `installed`."""
+    """Return a folder with the wheel and the sdist of this tree, and the wheel unpacked in `installed`."""
     folder = tmp_path_factory.mktemp("dist")
     build = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
     ended = subprocess.run(build, capture_output=True, text=True, cwd=ROOT, check=False)

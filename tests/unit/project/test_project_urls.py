@@ -88,13 +88,13 @@ def test_metadata_of_a_build(tmp_path: Path):
 
 
 def clone(folder: Path) -> None:
-    """Makes the folder a clone of the code host."""
+    """Make the folder a clone of the code host."""
     for words in (["init", "--quiet"], ["remote", "add", "origin", CODE_HOST]):
         subprocess.run(["git", *words], cwd=folder, check=True)
 
 
 def build(sources: Path, target: Path) -> Path:
-    """Returns the folder with the wheel and the sdist of these sources."""
+    """Return the folder with the wheel and the sdist of these sources."""
     command = [sys.executable, "-m", "hatchling", "build", "--directory", str(target)]
     ended = subprocess.run(command, cwd=sources, capture_output=True, text=True, check=False)
     assert 0 == ended.returncode, ended.stderr
@@ -102,7 +102,7 @@ def build(sources: Path, target: Path) -> Path:
 
 
 def unpacked(built: Path, folder: Path) -> Path:
-    """Returns the root of the sources in the sdist."""
+    """Return the root of the sources in the sdist."""
     [sdist] = built.glob("*.tar.gz")
     with tarfile.open(sdist) as opened:
         opened.extractall(folder, filter="data")
@@ -111,7 +111,7 @@ def unpacked(built: Path, folder: Path) -> Path:
 
 
 def shown_urls(built: Path) -> list[str]:
-    """Returns the lines `Project-URL` of the wheel's metadata."""
+    """Return the lines `Project-URL` of the wheel's metadata."""
     [wheel] = built.glob("*.whl")
     archive = zipfile.ZipFile(wheel)
     [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]

@@ -23,7 +23,7 @@ ASPECTS = {
 
 
 def module_test_files():
-    """The test files that should have a module, as paths below tests/unit."""
+    """Yield the test files that should have a module, as paths below tests/unit."""
     for path in sorted(UNIT.rglob("test_*.py")):
         place = path.relative_to(UNIT)
         if place.parts[0] != OF_THE_PROJECT:
@@ -31,7 +31,7 @@ def module_test_files():
 
 
 def has_module(place: Path) -> bool:
-    """Whether a test file is named for a module or a package at its place."""
+    """Return whether a test file is named for a module or a package at its place."""
     module = PACKAGE / place.parent / place.stem.removeprefix("test_")
     return module.with_suffix(".py").exists() or module.is_dir()
 

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def leaves_no_thread() -> Iterator[None]:
-    """Each test ends all threads that it has started."""
+    """Check that each test ends all threads that it has started."""
     before = set(threading.enumerate())
     yield
     assert set(threading.enumerate()) <= before

@@ -27,7 +27,7 @@ AT_ONCE = PullTimes(reopen_pauses=lambda: repeat(0.001))
 
 
 def ids(*texts: str) -> Digests:
-    """The digests of deduplication ids."""
+    """Return the digests of deduplication ids."""
     return digests(pa.array(texts, pa.string()))
 
 
@@ -145,7 +145,7 @@ class Service:
 
 
 def response(texts: Iterable[str], published: float = 1000.0, **attributes: str) -> bytes:
-    """A StreamingPullResponse: for each text a message with this payload, its id `id-text`, its ack id `ack-text`."""
+    """Return a StreamingPullResponse: for each text a message with this payload, id `id-text` and ack id `ack-text`."""
     message = types.StreamingPullResponse.pb()()
     for text in texts:
         received = message.received_messages.add(ack_id=f"ack-{text}")
@@ -157,7 +157,7 @@ def response(texts: Iterable[str], published: float = 1000.0, **attributes: str)
 
 
 def part(texts: Iterable[str], ended: str = "idle", dropped: Iterable[str] = ()) -> list[Any]:
-    """The buffers of a staged part: messages and receipts of `response`, and receipts of dropped redeliveries."""
+    """Return the buffers of a staged part: messages and receipts of `response`, receipts of dropped redeliveries."""
     got = received([response(texts)])
     builder = PartBuilder("lz4")
     builder.add(got.messages, got.receipts)

@@ -48,7 +48,7 @@ _TIMES = replace(AT_ONCE, idle_after_messages=LONG)
 
 
 def batch_read(service: Service, **given: Any) -> list[bytes]:
-    """The payloads of up to three messages."""
+    """Return the payloads of up to three messages."""
     options = ReadOptions(
         subscription_id=SUBSCRIPTION,
         endpoint="fake:443",

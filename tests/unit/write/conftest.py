@@ -88,13 +88,13 @@ class FakePubSub:
         return [message.data for request in self.requests for message in request.messages]
 
     def data_of_key(self, key: str) -> list[bytes]:
-        """The payloads that were sent with an ordering key, in the order of their confirmation."""
+        """Return the payloads that were sent with an ordering key, in the order of their confirmation."""
         return [m.data for request in self.requests for m in request.messages if m.ordering_key == key]
 
 
 @pytest.fixture
 def pubsub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePubSub]:
-    """A fake Pub/Sub of the test's own, with no delays before retries."""
+    """Yield a fake Pub/Sub of the test's own, with no delays before retries."""
     monkeypatch.setattr(status, "delays", lambda: iter(lambda: 0.0, None))
     with ThreadPoolExecutor(4) as calls:
         yield FakePubSub(calls)
@@ -102,5 +102,5 @@ def pubsub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePubSub]:
 
 @pytest.fixture
 def refused() -> type[Refused]:
-    """The error of a call, to be raised from `pubsub.answer`."""
+    """Return the error of a call, to be raised from `pubsub.answer`."""
     return Refused

@@ -48,12 +48,12 @@ nested = st.fixed_dictionaries(
 
 
 def one(value, kind):
-    """The JSON of a row with one column `v`."""
+    """Return the JSON of a row with one column `v`."""
     return to_json(pa.StructArray.from_arrays([pa.array([value], kind)], ["v"]))[0].as_py()
 
 
 def expected(row):
-    """The Python objects that to_json makes of a row."""
+    """Return the Python objects that to_json makes of a row."""
     if row is None:
         return None
     found = {}

@@ -37,7 +37,7 @@ class Service:
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Service:
-    """The service of one test. Nothing is kept from the test before."""
+    """Return the service of one test. Nothing is kept from the test before."""
     made = Service()
     monkeypatch.setattr(plan, "_get_topic_schema", made)
     monkeypatch.setattr(plan, "_schema_cache", {})

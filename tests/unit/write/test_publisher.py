@@ -25,7 +25,7 @@ UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
 
 def made(keys: list[str], count: int = 1000) -> list[requests.EncodedRequest]:
-    """Requests of the messages 0, 1, 2 ... with these ordering keys."""
+    """Return requests of the messages 0, 1, 2 ... with these ordering keys."""
     batch = pa.RecordBatch.from_pydict(
         {"data": pa.array([b"%d" % i for i in range(len(keys))]), "ordering_key": pa.array(keys, pa.string())}
     )
@@ -255,7 +255,7 @@ def test_flow_control_bounds_the_outstanding_bytes(pubsub, monkeypatch):
 
 @pytest.fixture
 def timeouts(pubsub) -> list[float]:
-    """The timeout of each call, in seconds."""
+    """Return the timeout of each call, in seconds."""
     found: list[float] = []
     send = pubsub.publish
 

@@ -13,7 +13,7 @@ from tests.unit.read.driver.running import Running
 
 @pytest.fixture
 def run_of(tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    """Makes runs, whose threads are ended after the test."""
+    """Make runs. Their threads are ended after the test."""
     made: list[Running] = []
 
     def make(**settings: Any) -> Running:
@@ -27,5 +27,5 @@ def run_of(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
 @pytest.fixture
 def running(run_of: Callable[..., Running]) -> Running:
-    """A run on a service that takes everything."""
+    """Return a run on a service that takes everything."""
     return run_of()

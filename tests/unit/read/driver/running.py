@@ -100,7 +100,7 @@ class Running:
             self.run.changed.notify_all()
 
     def arrive(self, texts: str, published: float = 1000.0) -> None:
-        """Have messages arrive in the driver stream, and buffer them."""
+        """Let messages arrive in the driver stream, and buffer them."""
         self.until(lambda: bool(self.service.calls))
         expected = self.stream.message_count + len(texts)
         self.service.calls[-1].say(service.response(texts, published))
@@ -116,13 +116,13 @@ class Running:
                 self.run.changed.wait(0.005)
 
     def are_in_doubt(self, *texts: str) -> bool:
-        """Whether these ids are in doubt, and no others."""
+        """Return whether these ids are in doubt, and no others."""
         with self.run.changed:
             digests = merged([each.ids.digests for each in self.ledger.in_doubt.runs])
         return digests.tolist() == merged([ids(*texts)]).tolist()
 
     def leases(self) -> dict[tuple[int, int], float]:
-        """The end of the lease of each known part, by batch and number. A lease that has expired has none."""
+        """Return the end of the lease of each known part, by batch and number. A lease that has expired has none."""
         with self.run.changed:
             batches = (*self.ledger.uncommitted, *self.ledger.undeleted)
             parts = [part for batch in batches for part in self.ledger.parts_of(batch)]

@@ -25,7 +25,7 @@ Active = Callable[..., ActiveRun]
 
 @pytest.fixture
 def active(running: Running) -> Iterator[Active]:
-    """Makes an active run, which is ended after the test."""
+    """Make an active run, which is ended after the test."""
     made: list[ActiveRun] = []
 
     def make(triggers: Triggers | None = None, **texts: str) -> ActiveRun:

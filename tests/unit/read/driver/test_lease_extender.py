@@ -43,7 +43,7 @@ def stalling(running: Running) -> Iterator[StallingStore]:
 
 
 def extended(running: Running) -> list[list[str]]:
-    """The ack ids of each request that has extended leases to the longest."""
+    """Return the ack ids of each request that has extended leases to the longest."""
     return sorted(ack_ids for seconds, ack_ids in running.service.modified if seconds == LONGEST)
 
 

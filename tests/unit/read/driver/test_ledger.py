@@ -25,7 +25,7 @@ def ledger() -> AckLedger:
 
 
 def committed(*batches: int, now: float = 0.0) -> AckLedger:
-    """A ledger of committed batches with a part 1 each, planned at `now`."""
+    """Return a ledger of committed batches with a part 1 each, planned at `now`."""
     made = ledger()
     for batch in batches:
         made.plan(batch, now)

@@ -134,7 +134,7 @@ def test_backlog_ends_at_the_start_of_available_now():
 
 
 def pulled(streams: int, megabytes_per_second: float, ended: str = "period") -> Footer:
-    """A part of a task with so many streams, each at so many MB/s for two seconds."""
+    """Return a part of a task with `streams` streams, each at `megabytes_per_second` for two seconds."""
     return replace(footer(1, ended), pull_bytes=int(streams * megabytes_per_second * 2e6), pull_seconds=2.0)
 
 

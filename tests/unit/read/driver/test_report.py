@@ -19,7 +19,7 @@ def report(folder: Path) -> Report:
 
 
 def samples(folder: Path) -> dict[str, str]:
-    """The values of the only file, by name."""
+    """Return the values of the only file, by name."""
     [file] = folder.glob("*.prom")
     lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
     assert all(f'{{subscription="{SUBSCRIPTION}"}}' in line for line in lines)

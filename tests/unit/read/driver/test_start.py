@@ -65,7 +65,7 @@ Started = Callable[..., Any]
 
 @pytest.fixture
 def started(staging: Staging) -> Started:
-    """Starts a run after a batch of the stream, and ends its driver stream afterwards."""
+    """Start a run after a batch of the stream, and end its driver stream afterwards."""
 
     @contextmanager
     def start(batch: int, is_replay: bool = False, service: Any = None, **texts: str) -> Iterator[Run]:

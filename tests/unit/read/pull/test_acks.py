@@ -38,7 +38,7 @@ def ids(*texts: str) -> Any:
 
 
 def send(service: Any, ack_ids: Any, seconds: int | None = None, **how: Any) -> list[str]:
-    """The refused ids, of requests that were all answered."""
+    """Return the refused ids, of requests that were all answered."""
     failed = ask(service, ack_ids, seconds, **how)
     assert [] == failed.unanswered.to_pylist()
     return list(failed.refused.to_pylist())
@@ -305,7 +305,7 @@ def test_window_has_its_limits():
 
 
 class Link:
-    """A service behind an uplink of so many bytes a second, which requests pass one after the other."""
+    """A service behind an uplink of limited bytes a second, which requests pass one after the other."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self.runtime = Clock()

@@ -51,7 +51,7 @@ def taken(stream: DriverStream, max_messages: int = 1000, max_bytes: int = 10**6
 
 
 def flow_controlled_by(stream: DriverStream, service: Service, *texts: str) -> list[bool]:
-    """Whether the stream is flow-controlled after each of these messages, which arrive and are taken one by one."""
+    """Return whether the stream is flow-controlled after each of these messages, which arrive and leave one by one."""
     found = []
     for text in texts:
         service.calls[0].say(response([text]))

@@ -11,7 +11,7 @@ from tests.conftest import Bucket
 
 @pytest.fixture(params=["files", "file URL", "memory", "S3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store with nothing in it."""
+    """Return a store with nothing in it."""
     location = str(tmp_path)
     if request.param == "memory":
         location = f"memory:///{uuid.uuid4().hex}"

@@ -41,7 +41,7 @@ class Faults:
     delay: float = 0.0
 
     def next(self, asked: str) -> int | None:
-        """The status of a request in place of an answer, or None."""
+        """Return the status of a request in place of an answer, or None."""
         self.asked.append(asked)
         if self.statuses:
             return self.statuses.pop(0)
@@ -82,7 +82,7 @@ def _served(handler: type[_Handler], faults: Faults) -> Iterator[Faults]:
 
 @contextmanager
 def with_faults(endpoint: str, translate: Callable[[Request], Request] = lambda request: request) -> Iterator[Faults]:
-    """A proxy in front of an HTTP server. translate: a request, as this server understands it."""
+    """Yield a proxy in front of an HTTP server. translate: a request, as this server understands it."""
     faults, target = Faults(), urlsplit(endpoint).netloc
 
     class Handler(_Handler):
@@ -120,7 +120,7 @@ def with_faults(endpoint: str, translate: Callable[[Request], Request] = lambda 
 
 @contextmanager
 def google() -> Iterator[Faults]:
-    """A bucket of Google's that takes TOKEN alone, with the servers that issue it. Faults are of the token servers."""
+    """Yield a bucket of Google's that accepts only TOKEN, and the servers that issue it. Faults are of these."""
     faults, objects = Faults(), dict[str, bytes]()
 
     class Handler(_Handler):

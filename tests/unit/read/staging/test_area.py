@@ -19,7 +19,7 @@ from tests.unit.read.service import SUBSCRIPTION, ids, part, response
 
 @pytest.fixture
 def staging(store: Store) -> Staging:
-    """The area of one stream, in a folder and in object stores."""
+    """Return the area of one stream, in a folder and in object stores."""
     return Staging(store, SUBSCRIPTION, uuid.uuid4().hex)
 
 

@@ -21,7 +21,7 @@ REVISION = SchemaRevision("projects/p/schemas/s", "aaaaaaaa", "AVRO", "{}")
 
 @pytest.fixture
 def new_process(tmp_path: Path) -> Callable[[], Staging]:
-    """Makes the staging area as another process sees it, which remembers no answer."""
+    """Make the staging area as another process sees it, which remembers no answer."""
     stream = uuid.uuid4().hex
     return lambda: Staging(WatchedStore(str(tmp_path), lambda *_: None), SUBSCRIPTION, stream)
 
@@ -45,7 +45,7 @@ def unasked(name: str) -> SchemaRevision:
 
 
 def is_found(staging: Staging, batch: int, fetch: Fetch) -> bool:
-    """Whether a task of a batch finds the revision."""
+    """Return whether a task of a batch finds the revision."""
     try:
         return StagedSchemas(staging, batch).fetcher(fetch)(NAME) == REVISION
     except LookupError as error:

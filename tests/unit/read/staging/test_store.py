@@ -128,7 +128,7 @@ def _set_environment(monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> None:
 
 @pytest.fixture
 def s3_faults(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    """The S3 server that the environment names. A request is repeated for a moment, and there is no pause after it."""
+    """Yield the S3 server that the environment names. A request is repeated for a moment, without a pause after it."""
     monkeypatch.setattr(store_module, "_REQUEST_SECONDS", 0.05)
     monkeypatch.setattr(store_module, "delays", lambda first=0.0: itertools.repeat(0.0))
     store_module._connected.cache_clear()
@@ -138,7 +138,7 @@ def s3_faults(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The log of the connector."""
+    """Return the log of the connector."""
     return [record.getMessage() for record in caplog.records if record.name.startswith("pubsub_spark.")]
 
 
@@ -203,7 +203,7 @@ def test_refusal_is_not_repeated(s3_faults: Faults, bucket: Bucket, status: int)
 
 @pytest.fixture
 def google_faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    """Google's servers. Obstore and google.auth find them by the environment and by the credentials."""
+    """Yield Google's servers. Obstore and google.auth find them by the environment and by the credentials."""
     store_module._connected.cache_clear()
     with google() as faults:
         monkeypatch.setenv("GOOGLE_BASE_URL", faults.endpoint)

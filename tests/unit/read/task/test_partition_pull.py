@@ -29,7 +29,7 @@ BATCH = 7
 
 @pytest.fixture
 def reads() -> list[str]:
-    """The paths of files that were read."""
+    """Return the paths of files that were read."""
     return []
 
 
@@ -45,7 +45,7 @@ def staging(tmp_path: Path, reads: list[str]) -> Staging:
 
 
 def in_doubt(staging: Staging, number: int, *texts: str) -> str:
-    """A file of ids in doubt."""
+    """Return a file of ids in doubt."""
     path = f"in-doubt/1-{number}"
     staging.write_ids(path, merged([ids(*texts)]), until=0, batch=1)
     return path
@@ -60,7 +60,7 @@ def pulled(
     excludes: Sequence[str] = (),
     committed: Sequence[int] = (),
 ) -> tuple[list[str], list[str], Footer]:
-    """The rows of a pull of part 1, the staged ack ids, and the footer. committed: parts of the batch before."""
+    """Return the rows of a pull of part 1, the staged ack ids, and the footer. committed: parts of the batch before."""
     options = ReadOptions.parse({"subscriptionId": SUBSCRIPTION, "idleTimeout": "50ms"}, {})
     wall = SYSTEM.wall() + deadline
     earlier = [(BATCH - 1, number, staging.parts(BATCH - 1)[number]) for number in committed]
