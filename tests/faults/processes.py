@@ -33,7 +33,7 @@ class Usage(NamedTuple):
     megabytes: int = 0
 
     def __or__(self, other: Usage) -> Usage:
-        """The larger of each."""
+        """Return the larger of each."""
         return Usage(*map(max, self, other))
 
 
@@ -67,7 +67,7 @@ def usages(pids: Iterable[int]) -> dict[str, Usage]:
 
 
 def excesses(usages: Mapping[str, Usage], before: Mapping[str, Usage]) -> list[str]:
-    """A sentence for each number that is more than a query needs, or has grown since `before`."""
+    """Return a sentence for each number that is more than a query needs, or has grown since `before`."""
     return [
         f"{kind}: {now} {what}, after {then}, and {bound} at the most"
         for kind, used in usages.items()

@@ -76,11 +76,11 @@ class Proxy:
         self._call(lambda: self._flowing.clear())
 
     def delay(self, seconds: float) -> None:
-        """Forward each read so many seconds after it came."""
+        """Forward each read `seconds` after its arrival."""
         self._delay = seconds
 
     def throttle(self, bytes_per_second: float) -> None:
-        """Forward no more than so many bytes a second, up and down, over all connections."""
+        """Forward at most `bytes_per_second`, up and down, over all connections."""
         self._bytes_per_second = bytes_per_second
 
     def heal(self) -> None:

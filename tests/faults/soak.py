@@ -132,7 +132,7 @@ class Soak:
         self.wait(2, 6)
 
     def pause_query(self) -> None:
-        """SIGSTOP of every process of the query, for some seconds."""
+        """SIGSTOP every process of the query, for some seconds."""
         with self._stopped():
             self.wait(1, 8)
 
@@ -146,24 +146,24 @@ class Soak:
         self.emulator.advance(self.chance.uniform(1, _JUMP_SECONDS))
 
     def fill_disk(self) -> None:
-        """No file of the workers grows beyond some size: the kernel refuses the rest of a write."""
+        """Limit the size of the workers' files: the kernel refuses the rest of a write."""
         self._limit_files(self.chance.randrange(_ROOM_BYTES))
         self.wait(1, 8)
 
     def kill_driver(self) -> None:
-        """SIGKILL of the driver and everything below it."""
+        """SIGKILL the driver and everything below it."""
         self._kill_all("kill_driver")
 
     def kill_source(self) -> None:
-        """SIGKILL of the process that has the driver stream. Spark ends the query for it."""
+        """SIGKILL the process that has the driver stream. Spark ends the query for it."""
         self._kill_some("kill_source", _SOURCE_WORKER)
 
     def kill_workers(self) -> None:
-        """SIGKILL of the Python processes of tasks. Spark starts others."""
+        """SIGKILL the Python processes of tasks. Spark starts others."""
         self._kill_some("kill_workers", _TASK_WORKER)
 
     def kill_executor(self) -> None:
-        """SIGKILL of an executor's JVM in the middle of whatever it does. Spark starts another."""
+        """SIGKILL an executor's JVM at any moment. Spark starts another."""
         self._killed = "kill_executor"
         for pid in self.application.executors()[:1]:
             _send(pid, signal.SIGKILL)
@@ -181,7 +181,7 @@ class Soak:
     # A round
 
     def round(self) -> None:
-        """Some faults while messages are published, then the end of all of them, and the comparison."""
+        """Run some faults while messages are published, then the end of all of them, and the comparison."""
         began = time.monotonic()
         with self._publishing():
             self._wait_for_a_stream()
@@ -244,7 +244,7 @@ class Soak:
 
     @contextmanager
     def _publishing(self) -> Iterator[None]:
-        """Messages published all the while, straight to the emulator."""
+        """Publish messages all the while, straight to the emulator."""
         over = threading.Event()
 
         def publish() -> None:
@@ -369,12 +369,12 @@ _NEEDS: dict[Callable[[Soak], None], str] = {
 
 
 def is_possible(fault: Callable[[Soak], None], setting: Setting) -> bool:
-    """Whether a fault hits anything of a query with this setting."""
+    """Return whether a fault hits anything of a query with this setting."""
     return _NEEDS.get(fault, "") in str(setting)
 
 
 def setting_of(seed: int, rounds: int) -> Setting:
-    """The setting of the query after so many rounds: each in its turn, the first by the seed."""
+    """Return the setting of the query after `rounds` rounds: each in its turn, the first by the seed."""
     return SETTINGS[(seed + rounds // ROUNDS_OF_A_QUERY) % len(SETTINGS)]
 
 
@@ -387,7 +387,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 @contextmanager
 def running(folder: Path, tally: Tally) -> Iterator[Soak]:
-    """A new subscription, store and query. Everything is ended at the end."""
+    """Yield a soak with a new subscription, store and query. Everything is ended at the end."""
     from moto.server import ThreadedMotoServer
 
     part = folder / f"from-round-{tally.rounds}-{uuid.uuid4().hex[:6]}"
@@ -417,7 +417,7 @@ def running(folder: Path, tally: Tally) -> Iterator[Soak]:
 
 
 def run(folder: Path, seed: int, seconds: float, say: Callable[[str], object] = sys.stdout.write) -> Tally:
-    """Rounds for so many seconds. The tally. Raises SoakError at the first round that went wrong."""
+    """Run rounds for `seconds` and return the tally. Raise SoakError at the first round that went wrong."""
     folder = folder.resolve()  # the query has a working folder of its own
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "tally.json"

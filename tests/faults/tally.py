@@ -74,7 +74,7 @@ def reason(log: str) -> str | None:
 
 
 def by_kill(log: str, code: int, fault: str | None) -> str | None:
-    """The fault that killed a query, if it ended as one does by that. A kill excuses no other end.
+    """Return the fault that killed a query, if it ended as one does by that. A kill excuses no other end.
 
     code: of the driver's exit. `kill_driver` leaves no last words. After the others Spark ends the query, and the
     driver says so.

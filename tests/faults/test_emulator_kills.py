@@ -116,7 +116,7 @@ def one_life(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 
 
 def load(clients: Clients, answers: Answers, seconds: float, seed: int, process: subprocess.Popen[str]) -> None:
-    """Use the emulator from five threads until it is killed after so many seconds."""
+    """Use the emulator from five threads until it is killed after `seconds`."""
     killed = threading.Event()
     unexpected: list[BaseException] = []
 

@@ -44,7 +44,7 @@ def proxy(emulator: Emulator) -> Iterator[Proxy]:
 
 @pytest.fixture
 def query(emulator: Emulator, proxy: Proxy, names: Names, tmp_path: Path) -> Iterator[Engine]:
-    """A query through the proxy on a plain subscription. Not started."""
+    """Yield a query through the proxy on a plain subscription. Not started."""
     emulator.create_topic(names.topic)
     emulator.create_subscription(names.subscription, names.topic)
     options = ReadOptions(
@@ -226,7 +226,7 @@ def test_slow_uplink_only_slows_down(query: Engine, proxy: Proxy, names: Names, 
 def test_batches_that_wait_for_their_acks_are_bounded(
     query: Engine, emulator: Emulator, names: Names, caplog: pytest.LogCaptureFixture
 ):
-    """While Pub/Sub takes no acks, so many batches are read and no more. One WARNING says so, one that it is over."""
+    """Without acks by Pub/Sub only `maxUnacknowledgedBatches` batches are read. A WARNING reports it, another its end."""
     query.speed = 20.0
     query.options = replace(query.options, max_unacknowledged_batches=2)
     emulator.fail("Acknowledge", "UNAVAILABLE", count=10_000)

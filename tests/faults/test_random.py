@@ -171,7 +171,7 @@ class Run:
         self._guarded(lambda: self.engine.trigger(actions=self.chance.choice([1, 1, 2])))
 
     def crash_in_a_batch(self) -> None:
-        """kill -9 after some of the batch's partitions were read."""
+        """Send kill -9 after some of the batch's partitions were read."""
         with suppress(CrashError):
             self._guarded(lambda: self.engine.trigger(crash_after=self.chance.randrange(3)))
 
@@ -268,7 +268,7 @@ def proxy(emulator: Emulator) -> Iterator[Proxy]:
 
 
 def _open_files() -> set[str]:
-    """The files and sockets that this process has open: paths, and sockets with their numbers."""
+    """Return the files and sockets that this process has open: paths, and sockets with their numbers."""
     found = set()
     for each in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # closed meanwhile, as that of this very loop
@@ -278,7 +278,7 @@ def _open_files() -> set[str]:
 
 @contextmanager
 def _nothing_is_left() -> Iterator[None]:
-    """Afterwards no thread of ours runs, and no more files and sockets are open than before."""
+    """Check afterwards that no thread of ours runs, and no more files and sockets are open than before."""
     before = _open_files()
     yield
     end = time.monotonic() + BOUND

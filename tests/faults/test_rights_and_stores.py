@@ -44,7 +44,7 @@ _YEAR_SECONDS = 365 * 86400.0
 
 @pytest.fixture
 def query(emulator: Emulator, names: Names, tmp_path: Path) -> Iterator[Engine]:
-    """A query on a plain subscription. Started."""
+    """Yield a query on a plain subscription. Started."""
     emulator.create_topic(names.topic)
     emulator.create_subscription(names.subscription, names.topic)
     options = ReadOptions(
@@ -67,7 +67,7 @@ def until(condition: Callable[[], Any], otherwise: str, bound: float = BOUND) ->
 
 
 def read(query: Engine, count: int) -> None:
-    """Trigger until so many rows are committed."""
+    """Trigger until `count` rows are committed."""
     until(lambda: query.trigger() and len(query.rows) >= count, f"{count} rows, got {len(query.rows)}")
 
 
@@ -131,7 +131,7 @@ def test_acks_that_are_refused_repeat_no_row(query: Engine, names: Names, code: 
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """No file grows beyond _ROOM_BYTES: the kernel refuses the rest of a write, as on a disk without room."""
+    """Limit files to _ROOM_BYTES: the kernel refuses the rest of a write, as on a disk without room."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (_ROOM_BYTES, hard))
     try:
