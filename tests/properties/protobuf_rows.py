@@ -32,7 +32,7 @@ def json_text(message: Any) -> str:
 
 
 def _getter(column: Column) -> Callable[[Any], Any]:
-    """A function from a message to the value of a field's column."""
+    """Return a function from a message to the value of a field's column."""
     name, convert = column.name, _converter(column.node, column.path)
     if not column.presence:
         return lambda message: convert(getattr(message, name))
@@ -41,7 +41,7 @@ def _getter(column: Column) -> Callable[[Any], Any]:
 
 
 def _converter(node: Node, path: str) -> Callable[[Any], Any]:
-    """A function from a field's value to its column's."""
+    """Return a function from a field's value to its column's."""
     match node:
         case Scalar("string"):
             return lambda value: _text(value, path)

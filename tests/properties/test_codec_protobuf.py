@@ -66,7 +66,7 @@ def compiler_in_this_process(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def slow(decoder: ProtobufDecoder, messages: list[Any]) -> list[Any]:
-    """The rows that the slow path makes."""
+    """Return the rows that the slow path makes."""
     row = compile_row_reader(decoder.struct)
     return rows(pa.array([row(message) for message in messages], decoder.type))
 
@@ -86,7 +86,7 @@ def rows(value: pa.StructArray) -> list[Any]:
 
 
 def plain(type_: pa.DataType) -> pa.DataType:
-    """The type with times as numbers: Python's end in the year 9999."""
+    """Return the type with times as numbers: Python's end in the year 9999."""
     if pa.types.is_struct(type_):
         return pa.struct([field.with_type(plain(field.type)) for field in type_])
     if pa.types.is_map(type_):

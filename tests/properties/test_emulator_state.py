@@ -225,7 +225,7 @@ class StateMachine(RuleBasedStateMachine):
                 assert self.broker.outstanding(subscription) == twin.outstanding(twin.subscriptions[name])
 
     def _numbers(self, name: str, start: int, length: int) -> list[int]:
-        """Some of the numbers that were leased last."""
+        """Return some of the numbers that were leased last."""
         leased = self.leased[name]
         return leased[-start:][:length]
 
