@@ -29,7 +29,7 @@ _PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "st
 
 
 def record(*fields: Any, name: str = "R", **more: Any) -> dict[str, Any]:
-    """A record of fields: whole ones, or types, which get names."""
+    """Return a record of fields: whole ones, or types, which get names."""
     named = [field if _is_field(field) else {"name": f"f{place}", "type": field} for place, field in enumerate(fields)]
     return {"type": "record", "name": name, "fields": named, **more}
 
@@ -39,32 +39,32 @@ def _is_field(declared: Any) -> bool:
 
 
 def enum(*symbols: Any, name: Any = "E", **more: Any) -> dict[str, Any]:
-    """An enum."""
+    """Return an enum."""
     return {"type": "enum", "name": name, "symbols": list(symbols), **more}
 
 
 def fixed(size: Any, name: Any = "F", **more: Any) -> dict[str, Any]:
-    """A fixed."""
+    """Return a fixed."""
     return {"type": "fixed", "name": name, "size": size, **more}
 
 
 def array(items: Any, **more: Any) -> dict[str, Any]:
-    """An array."""
+    """Return an array."""
     return {"type": "array", "items": items, **more}
 
 
 def mapping(values: Any, **more: Any) -> dict[str, Any]:
-    """A map."""
+    """Return a map."""
     return {"type": "map", "values": values, **more}
 
 
 def logical(type_: str, name: str, **more: Any) -> dict[str, Any]:
-    """A logical type."""
+    """Return a logical type."""
     return {"type": type_, "logicalType": name, **more}
 
 
 def with_default(type_: Any, default: Any) -> dict[str, Any]:
-    """A record of one field with a default."""
+    """Return a record of one field with a default."""
     return record({"name": "d", "type": type_, "default": default})
 
 
@@ -300,7 +300,7 @@ BEYOND_WORDS = ("digits", "no bytes", "beyond Spark's range")  # the reason has 
 
 
 def count(whole: bool) -> Iterator[Count]:
-    """The schemas, and so many messages of each."""
+    """Yield the counts of the schemas and their messages."""
     yield _schemas()
     yield from _messages(30 if whole else 3)
 
@@ -418,16 +418,16 @@ def _text(parsed: Any, value: Any) -> bytes:
 
 
 def read(parsed: Any, message: bytes) -> Any:
-    """The value that fastavro reads."""
+    """Return the value that fastavro reads."""
     return fastavro.schemaless_reader(io.BytesIO(message), parsed, None)
 
 
 def rewritten(parsed: Any, message: bytes) -> bytes:
-    """The value that fastavro reads, as it writes it: of a union it drops the branch."""
+    """Return the value that fastavro reads, as it writes it: of a union it drops the branch."""
     return _written(parsed, read(parsed, message))
 
 
 def read_text(parsed: Any, text: bytes) -> bytes:
-    """The value that fastavro reads of a text, as bytes: a number of a `float` may have more digits in a text."""
+    """Return the value that fastavro reads of a text, as bytes: a number of a `float` may have more digits in text."""
     [value] = fastavro.json_reader(io.StringIO(text.decode()), parsed)
     return _written(parsed, value)

@@ -52,7 +52,7 @@ def compiled(include: Path, *names: str) -> Any:
 
 
 def classes(files: Any, *names: str) -> Iterator[Any]:
-    """The classes of messages of a FileDescriptorSet, in a pool of their own."""
+    """Yield the classes of messages of a FileDescriptorSet, in a pool of their own."""
     pool = DescriptorPool()
     for file in files.file:
         pool.Add(file)
@@ -98,7 +98,7 @@ class Schema:
         return codec.encoder(self._definition, encoding, codec.value_type(self._definition), False)
 
     def lacks(self, data: bytes, encoding: Encoding) -> bool:
-        """Whether a payload has a field that was taken out."""
+        """Return whether a payload has a field that was taken out."""
         message = self._whole()
         try:
             if encoding == "BINARY":

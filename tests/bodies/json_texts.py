@@ -130,7 +130,7 @@ _INFINITE = "a number in a `Value` beyond a double is malformed"
 
 
 def count(whole: bool) -> Iterator[Count]:
-    """All texts for each type, or every seventh."""
+    """Yield the counts of all texts for each type, or of every seventh."""
     texts = [*VALUES, *NO_VALUES][:: 1 if whole else 7]
     avro = Count("JSON texts by the grammar of RFC 8259 as fields of Avro", "the specification")
     for type_ in _AVRO:
@@ -143,7 +143,7 @@ def count(whole: bool) -> Iterator[Count]:
 
 
 def is_json(text: str) -> bool:
-    """Whether a text is JSON by the grammar."""
+    """Return whether a text is JSON by the grammar."""
 
     def refuse(word: str) -> None:
         raise ValueError(word)
@@ -179,7 +179,7 @@ def _is_integer(value: Any, bits: int) -> bool:
 
 
 def _fits(type_: Any, value: Any) -> bool:
-    """Whether a JSON value is one of a type, by the specification's "JSON Encoding"."""
+    """Return whether a JSON value is one of a type, by the specification's "JSON Encoding"."""
     is_text = isinstance(value, str) and not isinstance(value, _Number)
     match type_:
         case "null":

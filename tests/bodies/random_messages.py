@@ -30,7 +30,7 @@ _DEFAULT = "an absent field with a default is read as the default, and written"
 
 
 def count(whole: bool) -> Iterator[Count]:
-    """So many schemas of each type."""
+    """Yield the counts of random schemas of each type."""
     examples = 1000 if whole else 25
     yield _drawn(Count("random Avro schemas and messages", "fastavro"), examples, _avro(), _of_avro)
     yield _drawn(
@@ -44,7 +44,7 @@ def count(whole: bool) -> Iterator[Count]:
 def _drawn(
     counted: Count, examples: int, strategy: st.SearchStrategy[Any], check: Callable[[Any, Any, Count], None]
 ) -> Count:
-    """The count after so many examples of a strategy."""
+    """Return the count after some examples of a strategy."""
 
     @settings(
         max_examples=examples,
