@@ -37,5 +37,5 @@ def ours() -> Iterator[tuple[dict[str, Outcome], dict[str, Outcome]]]:
 
 @pytest.fixture(scope="session")
 def answers(google: str, ours: tuple[dict[str, Outcome], dict[str, Outcome]]) -> Answers:
-    """The answers of both emulators by gRPC."""
+    """Return the answers of both emulators by gRPC."""
     return Answers(ours[0], player.play(player.GrpcLine(google)))

@@ -112,7 +112,7 @@ PROTO_ROWS = [
 
 
 def topic(client: Client, name: str, kind: SchemaType, encoding: Encoding, definition: str) -> TopicSchema:
-    """A topic `name` of such a schema with a subscription of the same name."""
+    """Return a topic `name` of such a schema with a subscription of the same name."""
     asked = protos.Schema(type_=_TYPES[kind], definition=definition)
     schema = client.ask("SchemaService/CreateSchema", parent=P, schema_id=name, schema=asked)
     settings = {"schema": schema.name, "encoding": _ENCODINGS[encoding]}
@@ -135,7 +135,7 @@ def pull(client: Client, name: str, count: int) -> list[Any]:
 
 
 def client_for(kind: SchemaType, request: pytest.FixtureRequest) -> Client:
-    """An emulator that knows schemas of this type."""
+    """Return an emulator that knows schemas of this type."""
     if kind == "AVRO":
         return Client(request.getfixturevalue("google"))
     return Client(request.getfixturevalue("emulator").endpoint)
