@@ -32,7 +32,7 @@ class Application:
     process: subprocess.Popen[str] | None = None
 
     def start(self, **given: Any) -> None:
-        """A new driver on the old checkpoint."""
+        """Start a new driver on the old checkpoint."""
         arguments = {
             "endpoint": self.emulator.endpoint,
             "subscription": self.names.subscription,
@@ -71,7 +71,7 @@ class Application:
         return self.process.wait(270)  # less than the 300 of a test in pytest: a loaded machine is no failure
 
     def kill(self) -> None:
-        """kill -9 of the driver, its JVM and all Python processes below it, at once."""
+        """Send kill -9 to the driver, its JVM and all Python processes below it, at once."""
         assert self.process is not None
         for pid in [self.process.pid, *descendants(self.process.pid)]:
             try:
@@ -87,7 +87,7 @@ class Application:
         return [pid for pid in descendants(self.process.pid) if "CoarseGrainedExecutorBackend" in command(pid)]
 
     def texts(self) -> list[str]:
-        """The rows of the sink, by its own log."""
+        """Return the rows of the sink, by its own log."""
         found: dict[str, None] = {}
         for entry in sorted((self.folder / "sink" / "_spark_metadata").glob("[0-9]*")):
             for line in entry.read_text().splitlines()[1:]:

@@ -147,7 +147,7 @@ class Scenario:
         return {name: str(value) for name, value in (mine | _OPTIONS | given).items() if value is not None}
 
     def load(self, **given: Any) -> DataFrame:
-        """A streaming DataFrame of this scenario's subscription."""
+        """Return a streaming DataFrame of this scenario's subscription."""
         name = given.pop("format", "pubsub")
         return self.spark.readStream.format(name).options(**self.options(**given)).load()
 
@@ -167,7 +167,7 @@ class Scenario:
         until(seen, otherwise)
 
     def workers(self, module: str = "python_streaming_source_runner") -> list[int]:
-        """The ids of this session's Python processes that run `module`. The source runner is the driver-side worker."""
+        """Return ids of this session's Python processes with `module`. The source runner is the driver-side worker."""
         return [pid for pid in descendants(os.getpid()) if module in command(pid)]
 
 
@@ -299,7 +299,7 @@ class Acked:
 
 @dataclass(init=False)
 class Backlog:
-    """Wait until the subscription has so many messages that are not acknowledged."""
+    """Wait until the subscription has `count` unacknowledged messages."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -411,7 +411,7 @@ class Until:
 
 
 def is_spark_too_slow(error: str) -> bool:
-    """Whether a query failed because its source's process did not start in time: no line of ours has run then."""
+    """Return whether a query failed because its source's process did not start in time. Then none of our code ran."""
     return _TOO_LATE in error and _NOT_BEGUN in error
 
 
@@ -427,7 +427,7 @@ def _streams_are_gone(scenario: Scenario) -> None:
 
 
 def brief(texts: Iterable[str]) -> str:
-    """The number of payloads, and the first of them."""
+    """Return the number of payloads, and the first of them."""
     counted = Counter(texts)
     return f"{counted.total()} payloads, {len(counted)} different ({', '.join(sorted(counted)[:5])} ...)"
 
@@ -438,7 +438,7 @@ def last(log: Path) -> int:
 
 
 def offset(scenario: Scenario, batch: int) -> dict[str, Any]:
-    """The source's end offset of a batch, as Spark's offset log has it."""
+    """Return the source's end offset of a batch, as Spark's offset log has it."""
     lines = (scenario.folder / scenario.checkpoint / "offsets" / str(batch)).read_text().splitlines()
     found: dict[str, Any] = json.loads(lines[-1])
     return found
@@ -455,7 +455,7 @@ def through(gate: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
 
 
 def descendants(pid: int) -> list[int]:
-    """The ids of all processes below `pid`."""
+    """Return the ids of all processes below `pid`."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -471,7 +471,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def command(pid: int) -> str:
-    """The command line of a process, empty when it is gone."""
+    """Return the command line of a process, or an empty one if it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:

@@ -18,7 +18,7 @@ SUBSCRIPTION = "projects/p/subscriptions/flight-departures-to-table"
 
 @pytest.fixture
 def options(emulator: Emulator) -> dict[str, str]:
-    """The options of the page, on an emulator on which the document was applied."""
+    """Return the options of the page, on an emulator on which the document was applied."""
     described = api.read(EXAMPLE, "p")
     with EmulatorBackend(emulator.endpoint).connect() as connection:
         for step in plan.plan(described, plan.Existing()).steps:

@@ -28,7 +28,7 @@ pytestmark = needs_available_now
 
 @pytest.fixture
 def console(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Console:
-    """A terminal that remembers. The demo uses, and does not stop, the session that the tests share."""
+    """Return a terminal that remembers. The demo uses, and does not stop, the session that the tests share."""
     monkeypatch.setattr(SparkSession, "stop", lambda session: None)
     return Console(record=True, width=100, file=io.StringIO())
 

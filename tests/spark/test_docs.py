@@ -63,7 +63,7 @@ def test_readme_runs(spark: SparkSession, emulator: Emulator, tmp_path: Path):
 
 
 def _here(block: str, endpoint: str, folder: Path) -> str:
-    """The block with its project on this emulator, and its files in this folder."""
+    """Return the block with its project on this emulator, and its files in this folder."""
     project = '.option("projectId", "my-project")'
     block = block.replace(project, f'{project}.option("endpoint", "{endpoint}")')
     return block.replace('"/tmp/flights/', f'"{folder}/')
@@ -191,7 +191,7 @@ def _stream(scenario: Scenario, number: int) -> str:
 
 
 def _offset(scenario: Scenario, number: int) -> dict[str, Any]:
-    """The end of a batch in Spark's offset log."""
+    """Return the end of a batch in Spark's offset log."""
     lines = (scenario.folder / "checkpoint" / "offsets" / str(number)).read_text().splitlines()
     return dict(json.loads(lines[-1]))
 

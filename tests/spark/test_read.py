@@ -142,7 +142,7 @@ def test_parquet_has_everything_once(scenario: Scenario):
 
 
 def _through(gate: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows pass when the gate is open. The first to come is noted."""
+    """Yield rows when the gate is open. The first one is noted."""
     for batch in batches:
         (Path(gate) / "arrived").touch()
         until(lambda: (Path(gate) / "open").exists(), lambda: "an open gate")

@@ -57,7 +57,7 @@ def test_killed_task_worker_is_replaced(scenario: Scenario):
 
 
 def _kill_task_workers(run: Scenario) -> None:
-    """The children of Spark's Python daemon. In local mode a task has one attempt, so the query fails."""
+    """Kill the children of Spark's Python daemon. In local mode a task has one attempt, so the query fails."""
     daemons = run.workers("pyspark.daemon")
     workers = [pid for daemon in daemons for pid in descendants(daemon)]
     assert workers, "tasks run in workers"
@@ -116,7 +116,7 @@ def _records(run: Scenario) -> list[Any]:
 
 
 def _has_long_lease(run: Scenario, record: Any) -> bool:
-    """Changed by a ModifyAckDeadline since it was delivered."""
+    """Return whether a ModifyAckDeadline has changed the lease since the delivery."""
     return record.modacks >= 1 and not record.failures
 
 

@@ -33,7 +33,7 @@ from tests.spark.scenario import (
 
 @pytest.fixture
 def second(emulator: Emulator, scenario: Scenario) -> str:
-    """Another topic with a subscription."""
+    """Return another topic with a subscription."""
     names = scenario.names
     emulator.create_topic(f"{names.topic}-2")
     emulator.create_subscription(f"{names.subscription}-2", f"{names.topic}-2")
@@ -193,7 +193,7 @@ _METRICS_TABLE = _OPERATIONS.partition("| metric | |\n")[2].partition("\n\n")[0]
 
 
 def counts(run: Scenario) -> dict[str, Any]:
-    """The metrics of a query, as the block on the page gets them. None before its first progress."""
+    """Return the metrics of a query, as the block on the page gets them. None before its first progress."""
     if run.running.lastProgress is None:
         return {}
     names: dict[str, Any] = {"query": run.running}

@@ -28,7 +28,7 @@ TABLES = [each for each in STATEMENTS if each.startswith("CREATE TABLE")]
 
 @pytest.fixture
 def catalog(spark: SparkSession, emulator: Emulator) -> Iterator[Names]:
-    """The resources that the page names, on an emulator that Spark's Python processes know."""
+    """Yield the resources that the page names, on an emulator that Spark's Python processes know."""
     names = Names("my-project", "departures", "flights-to-lake", "none")
     emulator.create_topic(names.topic)
     emulator.create_subscription(names.subscription, names.topic)
@@ -41,7 +41,7 @@ def catalog(spark: SparkSession, emulator: Emulator) -> Iterator[Names]:
 
 
 def here(statement: str, emulator: Emulator) -> str:
-    """The statement, or the Python, with the address of this emulator among its options."""
+    """Return the statement, or the Python, with the address of this emulator among its options."""
     statement = statement.replace(
         '.option("projectId"', f'.option("endpoint", "{emulator.endpoint}").option("projectId"'
     )

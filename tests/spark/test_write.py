@@ -65,7 +65,7 @@ class Topic:
 
 @pytest.fixture
 def topic(emulator: Emulator, names: Names) -> Topic:
-    """An open topic without a schema."""
+    """Return an open topic without a schema."""
     return Topic(emulator, names).make()
 
 
@@ -164,7 +164,7 @@ def test_rows_have_times_in_the_zone_of_the_session(spark: SparkSession, topic: 
 
 @pytest.fixture
 def avro_topic(emulator: Emulator, names: Names) -> Topic:
-    """A topic with an Avro schema, messages in its binary encoding."""
+    """Return a topic with an Avro schema, messages in its binary encoding."""
     emulator.create_schema(names.schema, "AVRO", AVRO)
     return Topic(emulator, names).make(schema=names.schema)
 
@@ -301,7 +301,7 @@ def stream(topic: Topic, rows: DataFrame, checkpoint: Path, mode="append", forma
 
 @pytest.fixture
 def batches(spark: SparkSession, tmp_path: Path) -> DataFrame:
-    """A stream of three micro-batches of ten rows."""
+    """Return a stream of three micro-batches of ten rows."""
     for part in range(3):
         rows = spark.range(part * 10, part * 10 + 10, 1, 1).selectExpr("string(id) data")
         rows.write.parquet(f"{tmp_path}/in/{part}")
