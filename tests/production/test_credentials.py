@@ -69,7 +69,7 @@ class Client:
         assert sorted(self.sent) == sorted(self.rows)
 
     def error(self) -> dict[str, str]:
-        """The error that ends the query."""
+        """Return the error that ends the query."""
         assert self.process is not None
         self.process.wait(BOUND)
         last: dict[str, str] = self.said()[-1]

@@ -38,7 +38,7 @@ class Job(Application):
         return f"{self.names.topic}-dead-letters"
 
     def begin(self, staging: str) -> None:
-        """A new driver on the old checkpoint."""
+        """Start a new driver on the old checkpoint."""
         places = {name: str(self.folder / name) for name in ("table", "checkpoint", "metrics")}
         places |= {"subscription": self.names.subscription, "staging": staging, "dead-letters": self.dead_letters}
         given = [f"--{name}={value}" for name, value in places.items()]
@@ -46,15 +46,15 @@ class Job(Application):
         self.run([sys.executable, str(ROOT / "examples" / "job.py"), *given])
 
     def batches(self) -> set[str]:
-        """Numbers of the batches that are written."""
+        """Return numbers of the batches that are written."""
         return {path.parent.name.removeprefix("batch=") for path in self.folder.glob("table/query=*/batch=*/_SUCCESS")}
 
     def committed(self) -> set[str]:
-        """Numbers of the batches that Spark has committed."""
+        """Return numbers of the batches that Spark has committed."""
         return {path.name for path in self.folder.glob("checkpoint/commits/[0-9]*")}
 
     def rows(self) -> list[tuple[str, int]]:
-        """Message ids and flights, as any reader of the folder finds them."""
+        """Return message ids and flights, as any reader of the folder finds them."""
         files = self.folder.glob("table/query=*/batch=*/*.parquet")
         return [(row["message_id"], row["flight"]) for file in files for row in pq.read_table(file).to_pylist()]
 
@@ -84,7 +84,7 @@ def job(emulator: Emulator, names: Names, bucket: Bucket, faults: Faults, rig: R
 
 
 def payload(flight: int) -> bytes:
-    """A flight in Avro's binary encoding."""
+    """Return a flight in Avro's binary encoding."""
     out = io.BytesIO()
     fastavro.schemaless_writer(out, _PARSED, {"carrier": "UA", "flight": flight, "tailnum": None, "dep_delay": 2.0})
     return out.getvalue()

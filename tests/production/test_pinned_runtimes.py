@@ -46,7 +46,7 @@ def pip(environment: Path, *arguments: str) -> str:
 
 
 def resolved(environment: Path, *what: str) -> list[dict[str, Any]]:
-    """The metadata of each package that pip would install. Nothing is installed."""
+    """Return the metadata of each package that pip would install. Nothing is installed."""
     report = json.loads(pip(environment, "install", "--quiet", "--dry-run", "--report", "-", *what))
     return [package["metadata"] for package in report["install"]]
 

@@ -39,7 +39,7 @@ print("ROWS", spark.read.parquet({folder!r} + "/table").count(), "PYTHONS", *sor
 
 @contextmanager
 def daemon(folder: Path, name: str, role: str, *arguments: str) -> Iterator[Path]:
-    """A master or a worker, and its log."""
+    """Yield a master or a worker, and its log."""
     log = folder / f"{name}.log"
     command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{role}"]
     command += ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0", *arguments]
@@ -55,7 +55,7 @@ def daemon(folder: Path, name: str, role: str, *arguments: str) -> Iterator[Path
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
-    """The URL of the master of a cluster with two workers."""
+    """Yield the URL of the master of a cluster with two workers."""
     with ExitStack() as cluster:
         log = cluster.enter_context(daemon(tmp_path, "master", "master.Master"))
         until(lambda: "Starting Spark master at" in log.read_text(), log.read_text)

@@ -36,7 +36,7 @@ FAULTS: dict[str, Callable[[Faults], None]] = {
 
 @pytest.fixture(scope="module", params=["s3", "azure", "google"])
 def servers(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
-    """Each of the three, started once."""
+    """Yield each of the three, started once."""
     started: AbstractContextManager[ObjectStore] = (
         stores.s3(request.getfixturevalue("s3")) if request.param == "s3" else getattr(stores, request.param)()
     )
@@ -46,7 +46,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
 
 @pytest.fixture
 def store(servers: ObjectStore, names: Names, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ObjectStore]:
-    """A folder of its own in the bucket, without faults."""
+    """Yield a folder of its own in the bucket, without faults."""
     vars(servers.faults).update(statuses=[], fault_each=0, delay=0.0)
     store_module._connected.cache_clear()
     with serving() as tokens:
