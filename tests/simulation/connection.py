@@ -110,7 +110,7 @@ class SimConnection:
             future.answer(SimRpcError(Code.CANCELLED, "Channel closed!"))
 
     def _lose(self) -> None:
-        """The process is gone: the service notices at once, or only when TCP or HTTP/2 does."""
+        """Lose the process: the service notices at once, or only when TCP or HTTP/2 does."""
         for call in self._calls:
             self._service.hub.after(self._service.chooser.pick(_TCP_NOTICES), call.stream.leave_if_open)
 

@@ -92,7 +92,7 @@ def _once(choices: Enumerated, happens: Callable[[], None]) -> Callable[[], None
 
 
 def _make_late(application: Application, process: Process, choices: Enumerated) -> None:
-    """Have the first attempt be suspended at one of its operations. It lives on when its driver is gone."""
+    """Suspend the first attempt at one of its operations. It lives on when its driver is gone."""
     if not application.outlives:
         application.outlives.add(process)
         process.on_operation = _once(choices, lambda: application.suspend(process, choices.pick(_LATE_SECONDS)))

@@ -133,7 +133,7 @@ class History:
         self._messages_left = plan.messages or world.chooser.pick((3, 10, 30))
 
     def operate(self) -> None:
-        """Live through the history."""
+        """Run the history."""
         for number in range(self._runs):
             self._publish()
             if self._run_with_faults(is_last=number == self._runs - 1):
@@ -194,7 +194,7 @@ class History:
                 other.kill()
 
     def _break_things(self) -> None:
-        """Faults between two runs."""
+        """Break things between two runs."""
         faults, chooser, checkpoint = self._faults, self._chooser, self.world.checkpoint
         if faults.hits("file removed"):
             self._remove_files()
@@ -247,7 +247,7 @@ class History:
             self.world.service.down_until = until
 
     def _break_things_now(self, application: Application) -> None:
-        """Faults while the query runs."""
+        """Break things while the query runs."""
         faults, chooser = self._faults, self._chooser
         if faults.hits("all suspended"):
             application.suspend_all(chooser.seconds(1, 900))

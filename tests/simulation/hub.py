@@ -241,7 +241,7 @@ class Hub:
             heapq.heappush(self._events, (until, next(self._ties), None, thread, thread.ticket))
 
     def wake(self, thread: Thread, woken: bool = True) -> None:
-        """Have a waiting thread run again."""
+        """Let a waiting thread run again."""
         if not thread.waiting:
             return
         thread.waiting, thread.woken = False, woken

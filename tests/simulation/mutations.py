@@ -79,7 +79,7 @@ def _deletes_nothing(delete: Any) -> Any:
 
 
 def _answered(is_sent: Callable[[SimConnection], bool]) -> Callable[[Any], Any]:
-    """Calls that are answered, and sent only if something is so."""
+    """Return calls that are answered, and sent only if something is so."""
 
     def make(call: Any) -> Any:
         def mutated(self: SimConnection, subscription: str, request: bytes, timeout: float) -> Any:

@@ -38,7 +38,7 @@ class _Waiters:
         return False
 
     def wake(self, count: float = math.inf) -> None:
-        """Wake so many of them."""
+        """Wake `count` of them."""
         while self._threads and count > 0:
             self._hub.wake(self._threads.popleft())
             count -= 1

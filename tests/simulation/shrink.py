@@ -42,7 +42,7 @@ def _size(outcome: Outcome) -> tuple[int, int, int, int]:
 
 
 def _smaller(outcome: Outcome) -> Iterator[Plan]:
-    """Plans with one thing less, the greatest reductions first."""
+    """Yield plans with one thing less, the greatest reductions first."""
     plan = outcome.plan
     plans = [replace(plan, without=plan.without | {kind}) for kind in sorted(outcome.rates)]
     if outcome.runs > 1:

@@ -136,7 +136,7 @@ class Application:
             process.kill()
 
     def _driver_is_gone(self) -> None:
-        """Executors end with their driver, at once or when they notice. A late attempt lives on."""
+        """End executors with their driver, at once or when they notice. A late attempt lives on."""
         if self.ended:
             return
         self.ended = True
