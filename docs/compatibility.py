@@ -76,12 +76,12 @@ def _outcome(case: ElementTree.Element) -> str:
 
 
 def _together(outcomes: Sequence[str]) -> str:
-    """Of several tests: FAILED if one did, why if one was skipped."""
+    """Return one outcome of several tests: FAILED if one failed, the reason if one was skipped."""
     return min(outcomes, key=lambda each: (each != "FAILED", each == "yes"), default="not run")
 
 
 def table(environments: Sequence[Environment], features: Iterable[str], columns: Sequence[str]) -> str:
-    """A Markdown table: a line a feature, a column an environment, and below it why something is not there."""
+    """Return a Markdown table: a line a feature, a column an environment, and below it the reasons of missing ones."""
     lines = [f"| | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
     reasons: list[str] = []
     for feature in features:
@@ -96,7 +96,7 @@ def table(environments: Sequence[Environment], features: Iterable[str], columns:
 
 
 def read() -> list[Environment]:
-    """The environments of the last run that was recorded, in the order of the matrix."""
+    """Return the environments of the last run that was recorded, in the order of the matrix."""
     environments: list[Environment] = json.loads(RESULTS.read_text())
     return environments
 
@@ -115,7 +115,7 @@ def by_spark() -> str:
 
 
 def by_environment() -> str:
-    """Every feature, a column an environment."""
+    """Return every feature, a column an environment."""
     environments = read()
     columns = ["<br>".join(map(" ".join, each["versions"].items())) for each in environments]
     return table(environments, ALL, columns)

@@ -29,7 +29,7 @@ class Cell(NamedTuple):
 
 
 def cells(source: str) -> list[Cell]:
-    """The cells of a source in Databricks' format."""
+    """Return the cells of a source in Databricks' format."""
     return [_cell(text.strip("\n")) for text in source.removeprefix(_FIRST_LINE).split(_SEPARATOR)]
 
 
@@ -43,7 +43,7 @@ def _cell(text: str) -> Cell:
 
 
 def cells_of_jupyter(notebook: dict[str, Any]) -> list[Cell]:
-    """The cells of a Jupyter notebook, as its JSON has them."""
+    """Return the cells of a Jupyter notebook, as its JSON has them."""
     return [Cell(each["cell_type"], "".join(each["source"])) for each in notebook["cells"]]
 
 

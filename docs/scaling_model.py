@@ -100,7 +100,7 @@ class Query:
         return (WRITES + WRITES_PER_PART * self.tasks) / self.batch_seconds
 
     def dollars_per_terabyte(self) -> float:
-        """Dollars of requests to a bucket for a terabyte of payloads."""
+        """Return dollars of requests to a bucket for a terabyte of payloads."""
         return 1e12 / self.batch_bytes * _dollars_per_batch(self.tasks)
 
     def bottleneck(self) -> str:
@@ -127,7 +127,7 @@ class Query:
 
 
 def rates() -> str:
-    """Throughput, cores and bottleneck by streams and payload."""
+    """Return throughput, cores and bottleneck by streams and payload."""
     rows = [
         (
             f"{query.streams:,}",
@@ -157,7 +157,7 @@ def rates() -> str:
 
 
 def costs() -> str:
-    """Requests and dollars of the staging area by streams and bytes of a batch."""
+    """Return requests and dollars of the staging area by streams and bytes of a batch."""
     rows = [
         (
             f"{query.streams:,}",
@@ -181,13 +181,13 @@ def costs() -> str:
 
 
 def _dollars_per_batch(tasks: int) -> float:
-    """Dollars of the requests to a bucket for one batch."""
+    """Return dollars of the requests to a bucket for one batch."""
     writes, reads = WRITES + WRITES_PER_PART * tasks, READS + READS_PER_PART * tasks
     return writes * WRITE_DOLLARS + reads * READ_DOLLARS
 
 
 def monthly() -> str:
-    """Dollars a month for steady rates of messages of 1 KB, here and on Dataflow with as many cores."""
+    """Return dollars a month for steady rates of messages of 1 KB, here and on Dataflow with as many cores."""
     rows = []
     for rate, machines in ((1_000, 1), (10_000, 2)):
         gigabytes = rate * 1000 * HOURS_PER_MONTH * 3600 / 1e9
@@ -212,7 +212,7 @@ def monthly() -> str:
 
 
 def _batch_bytes(streams: int) -> float:
-    """The `maxBytesPerTrigger` of the first table: ten seconds of the streams, the default at least."""
+    """Return the `maxBytesPerTrigger` of the first table: ten seconds of the streams, the default at least."""
     return max(256 * 2**20, streams * STREAM_BYTES_PER_SECOND * 10)
 
 

@@ -135,7 +135,7 @@ _BATCH = {
 
 
 def options(cls: type[ServiceOptions], groups: Mapping[str, Sequence[str]]) -> str:
-    """The options of a class in groups, each with an anchor. ValueError for an option in no group, or in two."""
+    """Return the options of a class in groups, each with an anchor. Raise ValueError for one in no group, or in two."""
     known = {option.name: option for option in declared(cls).values()}
     shared = {option.name for option in declared(ServiceOptions).values()} if cls is not ServiceOptions else set()
     grouped = [name for names in groups.values() for name in names]
@@ -156,14 +156,14 @@ def options(cls: type[ServiceOptions], groups: Mapping[str, Sequence[str]]) -> s
 
 
 def _queries(name: str) -> str:
-    """The kinds of queries that use an option of reading."""
+    """Return the kinds of queries that use an option of reading."""
     if name == "maxMessages":
         return "batch"
     return "stream, batch" if name in _BATCH else "stream"
 
 
 def emulator_options() -> str:
-    """The options of `pubsub-spark emulator`, and the keywords of `Emulator` for them."""
+    """Return the options of `pubsub-spark emulator`, and the keywords of `Emulator` for them."""
     keywords = declared(EmulatorOptions)
     lines = ["| option | `Emulator` | kind | default | meaning |", "|---|---|---|---|---|"]
     for name, option in declared(ServeOptions).items():
@@ -247,14 +247,14 @@ def _invisible_staging() -> PubSubError:
 
 
 def refusals() -> str:
-    """One example of each class of error, made by the code that raises it."""
+    """Return one example of each class of error, made by the code that raises it."""
     documents = [_mistaken_options(), _mistaken_document()]
     examples = [*documents, *_refusals(), _unreadable_schema(), _undecodable_payload(), _invisible_staging()]
     return "```text\n" + "\n".join(f"{type(each).__name__}: {each}" for each in examples) + "\n```"
 
 
 def bodies() -> str:
-    """The counts of `make test-bodies`: the cases of each body that agree with its judge, and each difference."""
+    """Return the counts of `make test-bodies`: each body's cases that agree with its judge, and the differences."""
     counts = json.loads((Path(__file__).parent / "bodies.json").read_text())
     lines = ["| cases | judge | agree | differ | left out |", "|---|---|---|---|---|"]
     sentences: dict[str, list[int]] = {}
