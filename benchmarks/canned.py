@@ -62,7 +62,7 @@ _UNSTAMPED_NANOS = 999_999_999  # in a publish time that is written when the res
 
 
 def responses(count: int = POOL_SIZE, size: int = PER_RESPONSE, payload: int = 100, seed: int = 7) -> list[bytes]:
-    """Serialized StreamingPullResponses of `size` messages each, with so many bytes of payload."""
+    """Return serialized StreamingPullResponses of `size` messages each, with `payload` bytes of payload."""
     rng, published = random.Random(seed), int(time.time()) - 60
     made = []
     for number in range(count):
@@ -136,7 +136,7 @@ class Canned:
             return due
 
     def stamped(self, response: bytes, due: float) -> bytes:
-        """The response, of a steady rate with the publish time at which it was due."""
+        """Return the response, of a steady rate with the publish time at which it was due."""
         if not self.rate:
             return response
         seconds, nanos = divmod(int(due * 1e9), 10**9)
@@ -354,17 +354,17 @@ def _frame(kind: int, flags: int, number: int, payload: bytes) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Five bytes, whatever the number, so that a response keeps its length."""
+    """Return five bytes, whatever the number, so that a response keeps its length."""
     return bytes([*(number >> shift & 0x7F | 0x80 for shift in (0, 7, 14, 21)), number >> 28])
 
 
 def _message(content: bytes) -> bytes:
-    """A message with gRPC's prefix: not compressed, its length."""
+    """Return a message with gRPC's prefix: not compressed, its length."""
     return b"\0" + struct.pack(">I", len(content)) + content
 
 
 def _header(name: bytes, value: bytes) -> bytes:
-    """A header without indexing, for HPACK."""
+    """Return a header without indexing, for HPACK."""
     return bytes([0, len(name)]) + name + bytes([len(value)]) + value
 
 

@@ -33,7 +33,7 @@ _WARM_BATCHES = 5
 
 
 def run(executors: int, messages: int) -> dict[str, float]:
-    """The results of one number of executors."""
+    """Return the results of one number of executors."""
     os.environ["PYSPARK_SUBMIT_ARGS"] = "--executor-memory 1g pyspark-shell"
     spark = session(master=f"local-cluster[{executors},1,1024]")
     with canned(10**9) as endpoint, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as staging:
@@ -78,12 +78,12 @@ def _batches(staging: Path) -> list[Path]:
 
 
 def _processor_seconds(name: str) -> float:
-    """The processor time of the processes below this one that have `name` in their command."""
+    """Return the processor time of the processes below this one that have `name` in their command."""
     return sum(_seconds(pid) for pid in descendants(os.getpid()) if name in command(pid))
 
 
 def _executors() -> dict[int, float]:
-    """The processor time of the Python workers below each executor, by the executor's process."""
+    """Return the processor time of the Python workers below each executor, by the executor's process."""
     found = {}
     for pid in descendants(os.getpid()):
         if "CoarseGrainedExecutorBackend" in command(pid):

@@ -130,7 +130,7 @@ def _made(make: Callable[[int, random.Random], dict[str, Any]], count: int) -> l
 
 
 def best(run: Callable[[], Any], times: int = 5) -> float:
-    """The processor's seconds of the fastest of some runs."""
+    """Return the processor's seconds of the fastest of some runs."""
     return min(_seconds(run) for _ in range(times))
 
 
@@ -232,7 +232,7 @@ def _members(value: Any) -> dict[str, Any] | None:
 
 
 def _next_revision(declared: dict[str, Any]) -> dict[str, Any]:
-    """The last field removed, one with a default added in front."""
+    """Return the schema with the last field removed, and one with a default added in front."""
     return declared | {"fields": [{"name": "added", "type": "string", "default": "none"}, *declared["fields"][:-1]]}
 
 

@@ -88,7 +88,7 @@ def publish_request(topic: str, messages: int, payload: bytes = PAYLOAD) -> byte
 
 
 def drain(client: Client, count: int, streams: int = 1, seconds: float = 60) -> float:
-    """Messages per second through StreamingPull, every one acked on its stream."""
+    """Return messages per second through StreamingPull, every one acked on its stream."""
     got = [0] * streams
     done = threading.Event()
 
@@ -190,12 +190,12 @@ def pulling(endpoint: str, clients: int = 1, seconds: float = 2, count: int = 40
 
 
 def pulling_together(endpoint: str) -> float:
-    """The same by two clients of one subscription."""
+    """Return the same for two clients of one subscription."""
     return pulling(endpoint, clients=2)
 
 
 def latency(endpoint: str, samples: int = 300) -> float:
-    """Median milliseconds from Publish (sent) to StreamingPull (received), one message at a time."""
+    """Return median milliseconds from Publish (sent) to StreamingPull (received), one message at a time."""
     client = Client(endpoint)
     client.create()
     outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -218,7 +218,7 @@ def latency(endpoint: str, samples: int = 300) -> float:
 
 
 def thousand(endpoint: str) -> float:
-    """Seconds to create 1,000 topics with a subscription each and get a message through every one."""
+    """Return seconds to create 1,000 topics with a subscription each and get a message through every one."""
     begin = time.perf_counter()
     channel = Client(endpoint)
     mark = uuid.uuid4().hex
@@ -252,7 +252,7 @@ MEASURES: dict[str, tuple[Callable[[str], float], str, bool]] = {
 
 @contextlib.contextmanager
 def ours(data_dir: str = "", fsync: str = "group") -> Iterator[tuple[str, int]]:
-    """Our emulator in a process of its own, with a data directory or without: endpoint and process id."""
+    """Yield endpoint and process id of our emulator, in a process of its own, with or without a data directory."""
     command = [sys.executable, "-c", "from pubsub_spark.cli import app; app()", "emulator", "--port", "0"]
     command += ["--data-dir", data_dir, "--fsync", fsync] if data_dir else []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -263,7 +263,7 @@ def ours(data_dir: str = "", fsync: str = "group") -> Iterator[tuple[str, int]]:
 
 @contextlib.contextmanager
 def googles() -> Iterator[tuple[str, int]]:
-    """Google's emulator, through gcloud."""
+    """Yield endpoint and process id of Google's emulator, through gcloud."""
     port = 8900 + os.getpid() % 100
     command = ["gcloud", "beta", "emulators", "pubsub", "start", f"--host-port=127.0.0.1:{port}"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -277,7 +277,7 @@ def googles() -> Iterator[tuple[str, int]]:
 
 
 def resident(pid: int) -> float:
-    """Megabytes of memory that a process holds."""
+    """Return megabytes of memory that a process holds."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
@@ -306,7 +306,7 @@ def table(only: str) -> None:
 
 
 def curves() -> None:
-    """Cost per message while something grows: each line should stay flat."""
+    """Print the cost per message while something grows: each line should stay flat."""
     for backlog in (10_000, 100_000, 1_000_000):
         with ours() as (endpoint, pid):
             before = resident(pid)
@@ -377,7 +377,7 @@ def journal() -> None:
 
 
 def loads() -> None:
-    """The memory of one emulator after a suite's load, five times: it comes back, and does not grow."""
+    """Print the memory of one emulator after a suite's load, five times: it is freed, and does not grow."""
     with ours() as (endpoint, pid):
         print(f"start: {resident(pid):.0f} MB", flush=True)
         for number in range(1, 6):

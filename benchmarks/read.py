@@ -47,7 +47,7 @@ CANNED = (sys.executable, str(Path(__file__).parent / "canned.py"))
 
 
 def session(cores: int = 2, master: str = "") -> SparkSession:
-    """A Spark session on this machine whose workers are this Python with this tree."""
+    """Return a Spark session on this machine whose workers are this Python with this tree."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(sys.path[:2])}
     spark = (
         SparkSession.builder.master(master or f"local[{cores}]")
@@ -114,7 +114,7 @@ def read_canned(
     skipped: int = 0,
     **options: Any,
 ) -> float:
-    """Messages/s of the connector. backlog: messages of the server, if more than are waited for. skipped: batches."""
+    """Return messages/s of the connector. backlog: the server's messages, if more than `messages`. skipped: batches."""
     with (
         canned(backlog or messages, server) as endpoint,
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as staging,
@@ -168,7 +168,7 @@ def _processor_seconds() -> float:
 
 
 def _callback(messages: int) -> float:
-    """Messages/s of a SubscriberClient."""
+    """Return messages/s of a SubscriberClient."""
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import pubsub_v1
 
@@ -256,7 +256,7 @@ def percentile(taken: Sequence[tuple[float, int]], share: float) -> float:
 
 
 def timed(frame: Any, column: str, **options: str) -> tuple[Any, list[tuple[float, int]]]:
-    """A query into foreachBatch, and a list that grows by seconds from `column` to there, and the rows that took so."""
+    """Return a query into foreachBatch, and a growing list of pairs: seconds from `column` to there, and their rows."""
     taken: list[tuple[float, int]] = []
 
     def note(batch: Any, _number: int) -> None:
@@ -284,7 +284,7 @@ def memory() -> None:
 
 
 def peak_of_workers() -> int:
-    """The VmHWM in KiB of the largest living PySpark worker below this process."""
+    """Return the VmHWM in KiB of the largest living PySpark worker below this process."""
     mine = {os.getpid()}
     peaks = [0]
     for entry in sorted(int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()):

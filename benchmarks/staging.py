@@ -31,7 +31,7 @@ SIZES = {"100 messages": (1, 100), "20 MB": (20_000_000, 10**9)}  # bytes at lea
 
 
 def part(staging: Staging, size: int, messages: int) -> list[Buffer]:
-    """The buffers of a part."""
+    """Return the buffers of a part."""
     builder, pool = staging.part_builder(), [received([response]) for response in responses(PER_RESPONSE)]
     while True:
         for one in pool:
@@ -43,7 +43,7 @@ def part(staging: Staging, size: int, messages: int) -> list[Buffer]:
 
 
 def seconds(staging: Staging, path: str, buffers: list[Buffer], is_synced: bool) -> float:
-    """The time that a part takes to be staged."""
+    """Return the time that a part takes to be staged."""
     with mock.patch("os.fsync", os.fsync if is_synced else lambda _: None):
         began = time.perf_counter()
         assert staging.create(path, buffers)

@@ -53,7 +53,7 @@ PAYLOADS = (100, 10_000, 1_000_000)  # bytes
 
 @contextmanager
 def server() -> Iterator[str]:
-    """The address of a server that answers at once."""
+    """Yield the address of a server that answers at once."""
     command = [sys.executable, str(Path(__file__).parent / "write_server.py")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -109,7 +109,7 @@ def best(runs: Mapping[str, Callable[[], int]]) -> dict[str, float]:
 
 
 def throughput(messages: int) -> None:
-    """The table of rates and ratios."""
+    """Print the table of rates and ratios."""
     spark = session()
     rows, keyed = cached(made(spark, messages)), cached(made(spark, messages, KEYS))
     with server() as address:
@@ -132,7 +132,7 @@ def throughput(messages: int) -> None:
 
 
 def keys(messages: int) -> None:
-    """The table of rates by the number of ordering keys: a request has messages of one key only."""
+    """Print the table of rates by the number of ordering keys: a request has messages of one key only."""
     spark = session()
     print(f"{'ordering keys':>16}{'messages/s':>14}{'of unordered':>14}{'a request':>12}{'requests/s':>12}")
     with server() as address:
@@ -155,7 +155,7 @@ def keys(messages: int) -> None:
 
 
 def requests_of_grpc(address: str, requests: int = 50_000) -> float:
-    """Requests/s of calls with a ready-made body, eight in flight, and nothing done with their answers."""
+    """Return requests/s of calls with a ready-made body, eight in flight, and nothing done with their answers."""
     body = types.PublishRequest.pb()(topic=TOPIC, messages=[types.PubsubMessage.pb()(data=b"x" * 100)])
     data, slots, ended = body.SerializeToString(), threading.Semaphore(8), threading.Semaphore(0)
 
@@ -197,7 +197,7 @@ def payloads() -> None:
 
 
 def ready_made(address: str, size: int, messages: int) -> int:
-    """Two processes that send ready-made requests by gRPC and do nothing else."""
+    """Run two processes that send ready-made requests by gRPC and do nothing else."""
     command = [sys.executable, __file__, "ready-made", "--address", address, "--size", str(size)]
     senders = [subprocess.Popen([*command, "--messages", str(messages // 2)]) for _ in range(2)]
     assert not any(sender.wait() for sender in senders)
@@ -247,7 +247,7 @@ def megabytes_through_sockets(total: int) -> float:
 
 
 def made(spark: SparkSession, messages: int, count: int = 0) -> DataFrame:
-    """Messages of 100 bytes with two attributes, and with so many ordering keys unless that is 0."""
+    """Return messages of 100 bytes with two attributes, and with `keys` ordering keys unless that is 0."""
     columns = [
         "cast(lpad(string(id), 100, '0') AS binary) data",
         "map('kind', 'flight', 'origin', if(id % 2 = 0, 'JFK', 'LGA')) attributes",
@@ -277,7 +277,7 @@ def written(
 
 
 def publisher_client(address: str, messages: int) -> int:
-    """google-cloud-pubsub as its documentation has it, with the largest batches."""
+    """Publish with google-cloud-pubsub as its documentation has it, with the largest batches."""
     os.environ["PUBSUB_EMULATOR_HOST"] = address
     from google.cloud import pubsub_v1
 
@@ -292,7 +292,7 @@ def publisher_client(address: str, messages: int) -> int:
 
 
 def memory() -> None:
-    """Peak memory of a process that runs one task, for more and more rows."""
+    """Print the peak memory of a process that runs one task, for more and more rows."""
     print(f"{'rows':>12}{'unordered, MB':>16}{f'{KEYS} keys, MB':>16}")
     for rows in (100_000, 1_000_000, 5_000_000):
         peaks = []

@@ -29,7 +29,7 @@ _FIRST_ID = 10**16
 
 
 def _skim() -> Any:
-    """A message type that is to PublishRequest as a table of contents: `repeated bytes messages = 2`."""
+    """Return a message type that is to PublishRequest as a table of contents: `repeated bytes messages = 2`."""
     file = descriptor_pb2.FileDescriptorProto(name="skim.proto", package="bench", syntax="proto3")
     field = file.message_type.add(name="Skim").field.add(name="messages", number=2)
     field.type, field.label = field.TYPE_BYTES, field.LABEL_REPEATED
@@ -43,7 +43,7 @@ Skim = _skim()
 
 @cache
 def answer(messages: int) -> bytes:
-    """A serialized PublishResponse with so many ids."""
+    """Return a serialized PublishResponse with `messages` ids."""
     ids = [str(_FIRST_ID + number) for number in range(messages)]
     made: bytes = types.PublishResponse.pb()(message_ids=ids).SerializeToString()
     return made
@@ -51,7 +51,7 @@ def answer(messages: int) -> bytes:
 
 @cache
 def resources() -> dict[str, bytes]:
-    """The answers to the calls that look for the topic and its schema, by the end of their names."""
+    """Return the answers to the calls that look for the topic and its schema, by the end of their names."""
     settings = types.SchemaSettings(schema=SCHEMA, encoding=types.Encoding.BINARY)
     topic = types.Topic(name="projects/bench/topics/write", schema_settings=settings)
     schema = types.Schema(
