@@ -48,7 +48,7 @@ class Client:
         return self.ask("Publisher/Publish", topic=TOPIC, messages=[protos.PubsubMessage(**each) for each in messages])
 
     def pull(self, subscription: str = SUB, most: int = 1000) -> list[Any]:
-        """Return the messages that are there now."""
+        """Return the messages that are available now."""
         request = {"subscription": subscription, "max_messages": most, "return_immediately": True}
         return list(self.ask("Subscriber/Pull", **request).received_messages)
 

@@ -58,7 +58,7 @@ def start_with(query: Engine, names: Names, *texts: str) -> None:
 def start_and_acknowledge(query: Engine, names: Names, *texts: str) -> None:
     """Start, and read each message in a batch of its own until it is acknowledged and its files are deleted."""
     query.start()
-    query.trigger()  # there is nothing yet, however slow the machine is
+    query.trigger()  # nothing yet, even on a slow machine
     for count, text in enumerate(texts, 1):
         query.emulator.publish(names.topic, text)
         run_until(query, count)

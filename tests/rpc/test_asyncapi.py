@@ -65,7 +65,7 @@ def test_export_is_what_apply_would_make(emulator: Emulator, tmp_path: Path):
 
 
 def test_export_names_a_compiled_schema(emulator: Emulator, tmp_path: Path):
-    """A compiled schema has no definition as a text: the document names it, and says why there is no payload."""
+    """A compiled schema has no definition as a text: the document names it, with the reason of the missing payload."""
     host = {"PUBSUB_EMULATOR_HOST": emulator.endpoint}
     [file] = compile_text('syntax = "proto3"; message M { int32 count = 1; }').file
     compiled = {"root_message": "M", "compiled_bytes": FileDescriptorSet(file=[file]).SerializeToString()}

@@ -328,7 +328,7 @@ def test_address_that_does_not_answer(names: Names):
 
 @pytest.mark.filterwarnings("ignore:The load_credentials:DeprecationWarning")
 def test_an_emulator_that_is_called_with_tls(emulator: Emulator, names: Names, key: rsa.RSAPrivateKey):
-    """Credentials mean TLS, also at an emulator's address: the error says how to leave it out."""
+    """Credentials mean TLS, also at an emulator's address: the error names the way to leave it out."""
     options = {"subscriptionId": names.subscription, "endpoint": emulator.endpoint, "credentials": account(key)}
     backend = from_options(ReadOptions.parse(options | {"connectTimeout": "1s"}, {}))
     with backend.connect() as connection, pytest.raises(ServiceError, match=r"not speak TLS: set `backend=emulator`"):
@@ -366,7 +366,7 @@ def test_what_the_service_says_ends_the_sentence(emulator: Emulator, names: Name
 
 @pytest.mark.filterwarnings("ignore:The load_credentials:DeprecationWarning")
 def test_connection_to_google_is_kept_alive(key: rsa.RSAPrivateKey, monkeypatch: pytest.MonkeyPatch):
-    """Keepalive and sizes come with the transport of Google's client."""
+    """Keepalive and sizes are those of the transport of Google's client."""
     asked: list[dict[str, Any]] = []
 
     def secure_channel(host: str, credentials: grpc.ChannelCredentials, options: Any) -> grpc.Channel:

@@ -69,7 +69,7 @@ def test_json_says_what_was_done_before_an_error(run: Run, emulator: Emulator):
 
 
 def shown_on(terminal: int) -> str:
-    """Return the output written to a terminal that no other process has open any more."""
+    """Return the output written to a terminal that no other process has open."""
     shown = b""
     with contextlib.suppress(OSError):  # the end of a terminal
         while read := os.read(terminal, 65536):
@@ -334,7 +334,7 @@ def test_backlog(run: Run, emulator: Emulator, environment: dict[str, str]):
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_what_cannot_be_done_is_one_sentence(run: Run, words: list[str], code: int, sentence: str):
-    """An error is one sentence on standard error, and the exit code says whose it is."""
+    """An error is one line on standard error, and the exit code shows whose error it is."""
     ended = run(*words, code=code)
 
     assert sentence in ended.stderr

@@ -54,5 +54,5 @@ def test_resources_are_completed(line: str, words: list[str], emulator: Emulator
 
 
 def test_without_a_service_nothing_is_completed(environment: dict[str, str]):
-    """An emulator that is not there completes nothing, and says nothing into the line."""
+    """A missing emulator completes nothing, and prints nothing into the line."""
     assert [] == completed("pubsub-spark topics describe or", {**environment, "PUBSUB_EMULATOR_HOST": "127.0.0.1:1"})

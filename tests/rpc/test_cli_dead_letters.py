@@ -71,7 +71,7 @@ def test_redrive_of_letters_of_a_policy(run: Run, emulator: Emulator, bury: Bury
 
 
 def test_redrive_of_letters_of_the_connector(run: Run, emulator: Emulator, bury: Bury):
-    """The ordering key comes from its attribute. `--to` names another topic. A cut message stays, with the reason."""
+    """The ordering key is from its attribute. `--to` names another topic. A cut message stays, with the reason."""
     bury()
     letter_of_connector(emulator, data=b"a", attributes=[("k", "v")], ordering_key="key")
     letter_of_connector(emulator, data=b"b" * 9_000_001)

@@ -34,7 +34,7 @@ def run(*words: str) -> tuple[int, str, str]:
 
 
 def chosen(endpoint: str) -> list[str]:
-    """Return the messages that chaos hands out first, of thirty."""
+    """Return the messages that chaos delivers first, of thirty."""
     client = Client(endpoint)
     with client.channel:
         client.ask("Publisher/CreateTopic", name=TOPIC)
@@ -90,7 +90,7 @@ def test_second_start_prints_the_same_line(state: Path):
 
 
 def test_emulator_of_another_is_named(state: Path, emulator: Emulator):
-    """A start at the address of an emulator that `start` did not start says so."""
+    """A start at the address of an emulator that `start` did not start reports that."""
     code, told, about = run("start", "--port", str(emulator.port))
 
     assert (1, "false\n") == (code, told)

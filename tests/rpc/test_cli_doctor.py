@@ -92,7 +92,7 @@ def test_no_message_is_tried_on_a_topic_with_a_schema(environment: dict[str, str
 
 
 def test_what_is_wrong_has_a_remedy(environment: dict[str, str], tmp_path: Path):
-    """Each wrong finding says what to do, and the command ends with 1."""
+    """Each wrong finding has its fix, and the command ends with 1."""
     code, found = doctor(environment, "--subscription", "gone")
     assert 1 == code
     assert found["projects/my-project/subscriptions/gone"]["remedy"].startswith("Create it, or correct its name.")

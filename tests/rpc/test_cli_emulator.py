@@ -112,7 +112,7 @@ def test_reset_empties(run: Run, emulator: Emulator):
 
 
 def test_no_emulator_is_one_sentence(run: Run, environment: dict[str, str]):
-    """Without an emulator the sentence says how to start one."""
+    """Without an emulator the error has the command to start one."""
     environment["PUBSUB_EMULATOR_HOST"] = "127.0.0.1:1"
     assert (
         "No emulator answers at `127.0.0.1:1`: [Errno 111] Connection refused. Start one with `pubsub-spark emulator "

@@ -277,7 +277,7 @@ def test_http2_that_is_no_grpc_is_reset(raw):
     [
         ([], "3"),
         ([b"\0\0\0\0\x09x"], "3"),  # it breaks off
-        ([b"\x01\0\0\0\x01x"], "13"),  # compressed, and the headers do not say how
+        ([b"\x01\0\0\0\x01x"], "13"),  # compressed, and the headers do not name the method
         ([b"\0\0\0\0\x01x"], "3"),
     ],
 )

@@ -65,7 +65,7 @@ def test_states_follow_the_services_of_each_start(tmp_path: Path):
 
 
 def test_a_compiled_schema_is_kept_as_it_was_given(tmp_path: Path):
-    """Its bytes come back unchanged after a restart, messages are checked by its root, the connector reads it."""
+    """Its bytes are unchanged after a restart, messages are checked by its root, and the connector reads it."""
     [file] = compile_text('syntax = "proto3"; message M { int32 a = 1; }').file
     compiled = {"root_message": "M", "compiled_bytes": FileDescriptorSet(file=[file]).SerializeToString()}
     schema = protos.Schema(type_=1, compiled_proto_schema=compiled)
@@ -139,7 +139,7 @@ def test_everything_outlives_the_emulator(tmp_path: Path, with_base: bool):
 
 
 def test_a_second_emulator_on_a_directory_is_one_sentence(tmp_path: Path):
-    """`pubsub-spark emulator --data-dir` of a directory that is in use says so, and ends with 1."""
+    """`pubsub-spark emulator --data-dir` of a directory in use reports that, and ends with 1."""
     with Emulator(data_dir=tmp_path):
         ended = subprocess.run([*COMMAND, "--data-dir", str(tmp_path)], capture_output=True, text=True)
 

@@ -190,7 +190,7 @@ def test_ack_id_of_another_subscription_is_refused(client, emulator, subscribe):
 
 
 def test_each_delivery_has_an_ack_id_of_its_own(client, emulator, subscribe):
-    """A message delivered again comes with a new id, and the old one acknowledges nothing."""
+    """A redelivered message has a new id, and the old one acknowledges nothing."""
     subscribe()
     emulator.publish(TOPIC, b"a")
     [first] = client.pull()

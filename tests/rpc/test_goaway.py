@@ -32,7 +32,7 @@ def address(opened: list[str]) -> Iterator[str]:
     def deliver(requests: Iterator[bytes], _: Any) -> Iterator[bytes]:
         opened.append(types.StreamingPullRequest.pb().FromString(next(requests)).client_id)
         yield RESPONSE.SerializeToString()
-        for _ in requests:  # until the client has said all, or is gone
+        for _ in requests:  # until the client has sent all, or is gone
             pass
 
     age = [("grpc.max_connection_age_ms", 100), ("grpc.max_connection_age_grace_ms", 50)]

@@ -94,7 +94,7 @@ def test_empty_pull_answers_before_its_deadline(subscriber, subscription):
 
 
 def test_waiting_pull_sees_a_new_message(emulator, subscriber, subscription, names):
-    """A Pull that found nothing answers as soon as something comes."""
+    """A Pull that found nothing answers as soon as a message arrives."""
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(subscriber.pull, subscription=subscription, max_messages=1)
         emulator.publish(names.topic, "late")
@@ -115,7 +115,7 @@ def test_modify_ack_deadline_keeps_a_message(emulator, subscriber, subscription,
 
 
 def test_resources_are_created_listed_and_deleted(publisher, subscriber, names):
-    """Topics and subscriptions come and go, lists page through them."""
+    """Topics and subscriptions are created and deleted, lists page through them."""
     topics = [f"{names.topic}-{index}" for index in range(5)]
     for topic in topics:
         publisher.create_topic(name=topic)

@@ -211,7 +211,7 @@ def test_light_and_dark_can_be_read(page, scheme):
 
 
 def test_everything_has_a_name(page):
-    """Every control, chart, region and table of every view has a name that a screen reader says."""
+    """Every control, chart, region and table of every view has a name for screen readers."""
     page.goto(f"/page/{TOPIC}")
     fill_in(page, "UA")
     for path in ("/", f"/page/{TOPIC}", f"/page/{LIVE}", f"/page/{SCHEMA}", "/page/controls", "/page/calls"):
@@ -250,7 +250,7 @@ def test_deletion_asks_first(page, emulator):
 
 
 def test_refused_form_keeps_what_was_typed(page):
-    """The sentence of the API stands on the page, and the form is as it was left."""
+    """The error of the API is on the page, and the form keeps its values."""
     page.goto("/")
     page.get_by_text("Create a schema", exact=True).click()
     form = page.locator("form[action$=create-schema]")
@@ -457,7 +457,7 @@ def axe() -> str:
 
 
 def test_page_works_without_script(chromium, emulator):
-    """With scripts switched off everything is there, by reloading."""
+    """With scripts switched off everything works, by reloading."""
     context = chromium.new_context(base_url=f"http://{emulator.endpoint}", java_script_enabled=False)
     page = context.new_page()
     page.goto(f"/page/{TOPIC}")

@@ -273,7 +273,7 @@ def test_empty_file_of_ids_in_doubt_costs_a_repeat(query: Engine, names: Names, 
 
 
 def test_acks_ahead_of_the_checkpoint_name_the_cause(query: Engine, names: Names):
-    """With asynchronous progress tracking a batch is acknowledged before the logs have it: the error says so."""
+    """With asynchronous progress tracking a batch is acknowledged before the logs have it: the error reports that."""
     start_and_acknowledge(query, names, "a", "b")
     query.stop()
     del query.offsets[1:]
@@ -325,7 +325,7 @@ def test_machine_that_sleeps_between_plan_and_tasks_repeats_no_row(
 
 
 def test_ids_that_are_accepted_while_a_batch_is_planned_are_still_read(query: Engine, names: Names):
-    """A redelivery is accepted between the plan of a batch and its tasks: the file that the tasks read is there."""
+    """A redelivery is accepted between the plan of a batch and its tasks: the file that the tasks read exists."""
     start_with(query, names, *(f"m{number}" for number in range(1500)))
     run = query.opened
     with run.changed:
@@ -357,7 +357,7 @@ def finished(query: Engine, bound: float) -> list[BaseException]:
 
 
 def test_available_now_ends_when_acks_are_refused(query: Engine, names: Names):
-    """maxUnacknowledgedBatches are waiting, and no ack is accepted for `connectTimeout`: an error that says so."""
+    """maxUnacknowledgedBatches are waiting, and no ack is accepted for `connectTimeout`: an error reports it."""
     query.options = replace(query.options, max_unacknowledged_batches=1, connect_timeout=2.0)
     query.emulator.fail("Acknowledge", "RESOURCE_EXHAUSTED", count=10**6)
     query.emulator.publish(names.topic, "a")

@@ -77,7 +77,7 @@ class Endpoint:
             self._changed.notify_all()
 
     def wait_for(self, count, seconds=10):
-        """Return the first `count` requests, once they are there."""
+        """Return the first `count` requests, once they have arrived."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.requests) >= count, seconds), self.requests
             return self.requests[:count]

@@ -189,7 +189,7 @@ def test_revision_that_cannot_exist_makes_the_payload_undecodable(emulator: Emul
 def test_schema_service_that_does_not_give_the_revision_fails_the_batch(
     emulator: Emulator, names: Names, code: Code, error: type[PubSubError], mode: str
 ):
-    """A refused right or an outage says nothing about the message: no row is dropped or made null for it."""
+    """A refused right or an outage is no property of the message: no row is dropped or made null for it."""
     emulator.fail("GetSchema", code, count=1000)
     made = rows(emulator, names, mode=mode, connectTimeout="1s").of(iter([batch(GOOD, attributes=NEWER)]))
 

@@ -23,7 +23,7 @@ V2 = (
 
 
 def test_get_is_full_and_lists_are_basic_by_default(client, emulator):
-    """GetSchema shows the definition unless told otherwise, the two lists do not unless told to."""
+    """GetSchema shows the definition by default, the two lists only if the view is set to it."""
     emulator.create_schema(SCHEMA, "AVRO", V1)
     basic, full = 1, 2
 

@@ -59,7 +59,7 @@ def error(code, status, message):
 
 
 def said_to(emulator, request):
-    """Return all bytes that come back to a client that sends these bytes and then half-closes."""
+    """Return all bytes received by a client that sends these bytes and then half-closes."""
     with socket.create_connection((emulator.host, emulator.port), timeout=10) as connection:
         connection.sendall(request)
         connection.shutdown(socket.SHUT_WR)
@@ -133,7 +133,7 @@ def test_message_goes_round(rest, emulator):
 
 
 def test_errors_are_those_of_grpc(rest, emulator):
-    """Status, code and sentence are the same whichever way a request comes."""
+    """Status, code and message are the same for each kind of request."""
     emulator.create_topic(TOPIC)
 
     assert error(404, "NOT_FOUND", "Resource not found (resource=none).") == rest("GET", "/v1/projects/p/topics/none")

@@ -23,7 +23,7 @@ def commit(client, definition):
 
 
 def test_rollback_is_a_new_revision(client, emulator):
-    """The old definition comes back under an id of its own, as the latest."""
+    """The old definition is restored under an id of its own, as the latest."""
     emulator.create_schema(SCHEMA, "AVRO", V1)
     first = client.ask("SchemaService/GetSchema", name=SCHEMA).revision_id
     second = commit(client, V2)
@@ -106,7 +106,7 @@ def test_rollback_says_to_what(client, emulator):
 
 
 def test_deleted_schema_poisons_publishing(client, emulator):
-    """The topic names `_deleted-schema_`, and nothing can be published to it any more."""
+    """The topic names `_deleted-schema_`, and publishing to it fails."""
     emulator.create_schema(SCHEMA, "AVRO", V1)
     emulator.create_topic(TOPIC, SCHEMA, "JSON")
 

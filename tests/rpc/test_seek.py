@@ -25,7 +25,7 @@ def test_new_subscription_starts_empty_and_can_seek_before_its_creation(client, 
 
 
 def test_topic_retention_ends(client, emulator):
-    """Messages older than the topic's retention do not come back."""
+    """Messages older than the topic's retention are not restored."""
     emulator.create_topic(TOPIC, message_retention_duration=3600)
     emulator.publish(TOPIC, b"old")
     emulator.advance(3601)
@@ -78,7 +78,7 @@ def test_seek_to_the_future_spares_what_comes_after(client, emulator, subscribe)
 
 
 def test_snapshot_serves_a_sibling(client, emulator, subscribe):
-    """Another subscription of the topic gets the backlog of that moment and all that came later, acked or not."""
+    """Another subscription of the topic gets the backlog of that moment and all later messages, acked or not."""
     subscribe()
     emulator.create_subscription(OTHER, TOPIC)
     emulator.publish(TOPIC, b"acked", b"open")
@@ -113,7 +113,7 @@ def test_snapshot_expires_with_its_oldest_message(client, emulator, subscribe):
 
 
 def test_snapshot_keeps_what_the_subscription_would_not(client, emulator, subscribe):
-    """A snapshot keeps its backlog and all that came later for as long as it exists, however short the retention is."""
+    """A snapshot keeps its backlog and all later messages for as long as it exists, however short the retention is."""
     subscribe(message_retention_duration={"seconds": 600})
     emulator.publish(TOPIC, b"before")
     snapshot = client.ask("Subscriber/CreateSnapshot", subscription=SUB, name="projects/p/snapshots/moment")

@@ -51,7 +51,7 @@ def test_rows_come_once_and_are_acknowledged(query: Engine, names: Names):
 
 
 def test_low_volume_needs_no_executor(query: Engine, names: Names):
-    """A few messages come from the driver stream alone: no task opens a stream."""
+    """A few messages are read from the driver stream alone: no task opens a stream."""
     start_with(query, names, "a", "b")
     run_until(query, 2)
 
@@ -138,7 +138,7 @@ def test_expired_lease_gives_no_row_twice_after_a_second_crash(query: Engine, na
 
 
 def test_expired_lease_gives_no_row_twice_however_long_it_is_buffered(query: Engine, names: Names):
-    """After a sink that works for an hour the buffer has messages that came in its first second."""
+    """After a sink that works for an hour the buffer has messages of its first second."""
     acknowledged_after_its_lease(query, names)
     query.emulator._running.faults.clear()
     buffered(query, 1)

@@ -27,7 +27,7 @@ from tests.rpc.session import (
 
 
 def test_first_offset_of_spark_4_0_waits_for_messages(query: Engine, names: Names):
-    """`availableNow` of Spark 4.0 and 4.1 asks once: the answer has the messages that are there."""
+    """`availableNow` of Spark 4.0 and 4.1 asks once: the answer has the available messages."""
     query.passes_start = False
     query.emulator.publish(names.topic, "a", "b")
     query.start()
@@ -37,7 +37,7 @@ def test_first_offset_of_spark_4_0_waits_for_messages(query: Engine, names: Name
 
 
 def test_one_batch_of_spark_4_0_says_that_there_is_more(query: Engine, names: Names, caplog: pytest.LogCaptureFixture):
-    """A query that was asked for one offset and ended says that there may be more to read. One asked again does not."""
+    """A query that was asked for one offset and ended reports that more may remain. One asked again does not."""
     query.passes_start = False
     query.emulator.publish(names.topic, *MANY)
     query.start()
@@ -67,7 +67,7 @@ def test_once_waits_until_no_more_comes(query: Engine, names: Names):
 
 
 def test_once_says_that_there_is_more(query: Engine, names: Names, caplog: pytest.LogCaptureFixture):
-    """A backlog is more than one batch, and the query says so at its end."""
+    """A backlog is more than one batch, and the query reports it at its end."""
     query.emulator.publish(names.topic, *MANY)
     query.start()
     assert query.session is not None
@@ -79,7 +79,7 @@ def test_once_says_that_there_is_more(query: Engine, names: Names, caplog: pytes
 
 
 def test_clock_that_is_behind_is_told(query: Engine, names: Names, caplog: pytest.LogCaptureFixture):
-    """Messages that seem to come from the future are left, as all later ones are, and the log says why."""
+    """Messages with a publish time in the future are left, as all later ones are, and the log has the reason."""
     query.emulator.advance(60)
     query.emulator.publish(names.topic, "a")
     query.start()

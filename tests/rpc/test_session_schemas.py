@@ -212,7 +212,7 @@ def test_replay_with_another_type_has_the_malformed_rows_of_the_first(topic: Top
 
 
 def test_replay_without_its_schema_is_decoded_with_the_current_one(topic: Topic, caplog: pytest.LogCaptureFixture):
-    """A cleaner removed the staged schema: the rows are as the current schema has them, and a WARNING says so."""
+    """A cleaner removed the staged schema: the rows are as the current schema has them, and a WARNING reports it."""
     topic.publish({"x": 1})
     topic.start()
     topic.plan()

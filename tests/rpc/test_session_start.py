@@ -91,7 +91,7 @@ def test_checkpoint_of_another_subscription_is_refused(names: Names, query: Engi
 def test_subscription_is_kept_when_a_batch_is_in_doubt(
     emulator: Emulator, names: Names, query: Engine, caplog: pytest.LogCaptureFixture
 ):
-    """A query that ends in the middle of a batch does not delete its subscription, and a WARNING says so."""
+    """A query that ends in the middle of a batch does not delete its subscription, and a WARNING reports it."""
     query.options = replace(query.options, delete_subscription_on_stream_stop=True)
     start_with(query, names, "a")
     session = query.session
@@ -140,7 +140,7 @@ def test_missing_permission_is_an_error_at_the_start(
 def test_permissions_that_cannot_be_asked_for_do_not_stop_the_query(
     emulator: Emulator, names: Names, query: Engine, caplog: pytest.LogCaptureFixture, code: Code, warns: bool
 ):
-    """If the service cannot report the permissions, a WARNING says so. An emulator may not know the call."""
+    """If the service cannot report the permissions, a WARNING is logged. An emulator may not know the call."""
     emulator.fail("TestIamPermissions", code, count=9)
     emulator.publish(names.topic, "a")
     query.start()

@@ -305,7 +305,7 @@ def test_nothing_piles_up(emulator, channel, subscription, names):
 
 
 def test_stream_is_open_before_there_is_a_message(channel, subscription):
-    """The initial metadata come at once, so a client knows that it was let in."""
+    """The initial metadata are sent at once, so a client knows that it was accepted."""
     stream = Stream(channel, subscription=subscription, stream_ack_deadline_seconds=10)
     assert () == tuple(stream.call.initial_metadata())
     stream.call.cancel()

@@ -48,7 +48,7 @@ def test_python_of_the_page_runs(tmp_path: Path):
 
 
 def test_line_of_the_page_guards_a_project(tmp_path: Path):
-    """With the line of pyproject.toml a test that makes a client without the emulator fails, and says why."""
+    """With the line of pyproject.toml a test that makes a client without the emulator fails, with the reason."""
     [line] = blocks("toml")
     (tmp_path / "pyproject.toml").write_text(line)
     (tmp_path / "test_it.py").write_text(

@@ -59,7 +59,7 @@ def test_dropped_messages_have_ids_and_are_not_delivered(client, emulator):
 
 
 def test_failed_publish_publishes_nothing(client, emulator):
-    """Where a function throws, the whole request is refused, with the function, the topic and the message."""
+    """If a function throws, the whole request is refused, with the function, the topic and the message."""
     create(client, topic=[udf(PICKY)])
 
     with refused("INVALID_ARGUMENT", r"The message transform `f`: Error: no bad \(topic=.*, message=1\)\."):
