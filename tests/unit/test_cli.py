@@ -47,7 +47,7 @@ def test_version_is_that_of_the_package():
 
 
 def test_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
-    """Without the extra `demo` the command says what to install."""
+    """Without the extra `demo` the error names it."""
     monkeypatch.delitem(sys.modules, "pubsub_spark.demo", raising=False)
     monkeypatch.delitem(sys.modules, "pubsub_spark.demo.picture", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
@@ -79,7 +79,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path):
 
 
 def test_of_streams_that_are_not_there_nothing_is_removed(tmp_path: Path):
-    """`staging clean` with a misspelt stream id says so and removes nothing, of the other streams either."""
+    """`staging clean` with a misspelt stream id reports it and removes nothing, of the other streams either."""
     Staging(open_store(str(tmp_path)), "projects/p/subscriptions/sub", "mine").write_token()
 
     result = CliRunner().invoke(app, ["staging", "clean", str(tmp_path), "--stream", "mine", "--stream", "mien"])
@@ -135,7 +135,7 @@ def test_a_staging_area_that_refuses_is_one_sentence(monkeypatch: pytest.MonkeyP
 
 
 def test_looking_makes_no_folder(tmp_path: Path):
-    """`staging ls` of a path that does not exist says that nothing is there and creates no folder."""
+    """`staging ls` of a path that does not exist reports that nothing is there and creates no folder."""
     result = CliRunner().invoke(app, ["staging", "ls", str(tmp_path / "stagign")])
 
     assert (1, "") == (result.exit_code, result.stdout)

@@ -1,4 +1,4 @@
-"""The treatment of status codes that say less than they mean: unusable credentials, deleted schemas."""
+"""The treatment of ambiguous status codes: unusable credentials, deleted schemas."""
 
 import grpc
 import pytest
@@ -74,7 +74,7 @@ def test_a_proxy_is_named():
 
 
 def test_deleted_schema_is_not_a_missing_topic():
-    """A Publish to a topic whose schema was deleted is NOT_FOUND, as is one to a topic that is not there."""
+    """A Publish to a topic whose schema was deleted is NOT_FOUND, as is one to a missing topic."""
     name = "projects/p/topics/schema-deleted"
     texts = ["Schema associated with topic deleted.", f"Resource not found (resource={name})."]
     deleted, missing = (
@@ -93,7 +93,7 @@ def test_retries_end_when_the_next_attempt_would_be_too_late():
 
 
 def test_pauses_double_up_to_ten_seconds():
-    """Each is at least half of its step, so that many clients do not come back at one moment."""
+    """Each is at least half of its step, so that many clients do not return at one moment."""
     steps = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
 
     assert all(step / 2 <= pause <= step for step, pause in zip(steps, delays(), strict=False))

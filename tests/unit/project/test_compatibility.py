@@ -23,7 +23,7 @@ def compatibility() -> Any:
 
 
 def test_results_become_words(compatibility: Any, tmp_path: Path):
-    """A test that passed is yes, one that failed spoils its feature, one that was skipped says why."""
+    """A test that passed is yes, one that failed spoils its feature, one that was skipped has the reason."""
     (tmp_path / "3.11-4.0.xml").write_text(JUNIT)
     made = compatibility.environment(tmp_path / "3.11-4.0.xml")
 
@@ -48,7 +48,7 @@ def test_reasons_stand_below_the_table(compatibility: Any):
 
 
 def test_every_feature_has_its_test(compatibility: Any):
-    """A feature names a test that is there."""
+    """A feature names an existing test."""
     for module, name in (test.split(".") for test in compatibility.ALL.values()):
         assert f"def {name}(" in (ROOT / "tests" / "spark" / f"{module}.py").read_text()
 

@@ -194,7 +194,7 @@ def test_errors_page_has_every_class():
 
 @pytest.mark.parametrize("template", sorted((ROOT / "conf").glob("*[!n]")), ids=lambda path: path.name)  # no .json
 def test_every_setting_has_its_reason(template: Path):
-    """In a template each setting, or the group it opens, stands under a comment."""
+    """In a template each setting, or the group it opens, is under a comment."""
     for paragraph in template.read_text().strip().split("\n\n"):
         assert paragraph.startswith("#"), paragraph
 

@@ -198,7 +198,7 @@ def test_metadata_of_the_wheel(built: Path):
 
 
 def test_wheel_without_extras(built: Path):
-    """Without any extra the package can be imported, and the emulator says which extra is missing."""
+    """Without any extra the package can be imported, and the emulator names the missing extra."""
     absent = ["pyspark", "starlette", "uvicorn", "yaml", "cryptography", "matplotlib", "pandas", "h11", "typer", "rich"]
     absent += ["grpc_tools"]
     code = f"""

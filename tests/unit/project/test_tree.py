@@ -37,7 +37,7 @@ def has_module(place: Path) -> bool:
 
 
 def test_unit_tests_mirror_the_package():
-    """Each file of unit tests stands where its module stands, under the module's name."""
+    """Each file of unit tests is at its module's place, under the module's name."""
     strangers = [place.as_posix() for place in module_test_files() if not has_module(place)]
 
     assert ASPECTS == set(strangers)

@@ -28,7 +28,7 @@ def complaint(of: spark.StructType, **options: str) -> str:
 
 
 def test_of_two_columns_the_exact_name_wins():
-    """A case-sensitive session may have both. Where neither is exact the name is ambiguous."""
+    """A case-sensitive session may have both. If neither is exact the name is ambiguous."""
     assert (1,) == mapping(schema(Data=LONG, data=BINARY), ignoreExtraColumns="true").payload
     assert "`Data` and `DATA` are both `data`" in complaint(schema(Data=BINARY, DATA=BINARY))
 

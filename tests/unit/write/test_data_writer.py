@@ -54,7 +54,7 @@ def attributes(pubsub):
 
 
 def test_no_rows_are_a_success(pubsub):
-    """An empty task publishes nothing and says so."""
+    """An empty task publishes nothing and reports it."""
     assert WriteMetrics() == run(pubsub, [rows(data=pa.array([], pa.binary()))])
     assert [] == pubsub.requests
 
@@ -115,7 +115,7 @@ def test_a_bad_row_stops_its_arrow_batch_before_anything_is_sent(pubsub):
 
 
 def test_a_bad_row_behind_buffered_ones(pubsub):
-    """Rows with ordering keys before a bad row may be buffered and unpublished, and the error says so."""
+    """Rows with ordering keys before a bad row may be buffered and unpublished, and the error reports it."""
     fine = rows(data=pa.array([b"a"]), ordering_key=pa.array(["k"]))
     bad = rows(data=pa.array([b"b"]), ordering_key=pa.array(["k" * 1025]))
 
@@ -203,7 +203,7 @@ def test_keys_share_requests_across_arrow_batches(pubsub):
 
 
 def test_buffered_messages_are_bounded(pubsub, monkeypatch):
-    """However many rows there are, only so many bytes of messages are buffered before they are published."""
+    """However many rows there are, a limited number of bytes of messages is buffered before they are published."""
     monkeypatch.setattr(data_writer, "_MAX_BUFFERED_BYTES", 1000)
     buffered = []
     encoded_requests = requests.encoded_requests
@@ -262,7 +262,7 @@ def test_a_row_after_rows_without_a_value_is_named(pubsub):
 
 
 def test_a_row_may_have_no_column_in_its_payload(pubsub):
-    """Where all columns are attributes and every field of the schema has a default, there is a message for each row."""
+    """If all columns are attributes and every field of the schema has a default, there is a message for each row."""
     definition = '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "long", "default": 7}]}'
     schema = TopicSchema("BINARY", SchemaRevision("projects/p/schemas/sss", "r1", "AVRO", definition))
     options = WriteOptions.parse({"topicId": TOPIC, "attributeColumns": "text"}, {})

@@ -137,7 +137,7 @@ def test_a_final_failure_says_what_was_confirmed(pubsub, refused):
 
 
 def test_a_failure_before_anything_says_so(pubsub, refused):
-    """The error says that no message was confirmed."""
+    """The error reports that no message was confirmed."""
 
     def answer(request):
         raise refused(grpc.StatusCode.PERMISSION_DENIED)
@@ -237,7 +237,7 @@ def test_where_somebody_answers_there_is_time_for_more_tries(pubsub, refused, mo
 
 
 def test_flow_control_bounds_the_outstanding_bytes(pubsub, monkeypatch):
-    """A task that makes requests faster than they are confirmed has no more than so many bytes outstanding."""
+    """A task that makes requests faster than they are confirmed has a limited number of bytes outstanding."""
     sent = made([""] * 100, count=1)
     one = memory_bytes(sent[-1])
     monkeypatch.setattr(publisher_module, "MAX_OUTSTANDING_BYTES", 2 * one)
@@ -326,7 +326,7 @@ def test_nothing_is_sent_after_a_failure(pubsub, refused):
 
 
 def test_outstanding_requests_end_before_messages_are_counted(pubsub):
-    """A task that fails for a row says how many messages were confirmed, not how many were at that moment."""
+    """A task that fails for a row reports how many messages were confirmed, not how many were at that moment."""
     all_sent = threading.Event()
     pubsub.answer = lambda request: len(request.messages) if all_sent.wait(20) else 0
     with Publisher(pubsub, 1, 60.0) as publisher:
@@ -387,7 +387,7 @@ def test_an_outage_of_many_keys_takes_one_thread(pubsub, refused, monkeypatch):
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("thread", ["gRPC", "scheduler"])
 def test_an_exception_of_another_thread_ends_the_task(pubsub, refused, monkeypatch, thread):
-    """The task raises it, as the exception that it is, and waits for nothing any more."""
+    """The task raises it, as the exception that it is, and stops waiting."""
     answered = Future[bytes]()
     answered.set_exception(refused(UNAVAILABLE))
     calls = [answered]
@@ -449,7 +449,7 @@ def test_flow_control_counts_what_python_needs(refused, monkeypatch):
 
 
 def test_a_task_that_ends_early_sends_nothing_more(pubsub, timeouts):
-    """A response that comes when its task is over sends no queued request."""
+    """A response after the end of its task sends no queued request."""
     over = threading.Event()
     pubsub.answer = lambda request: len(request.messages) if over.wait(20) else 0
     with Publisher(pubsub, 1, 60.0) as publisher:

@@ -49,7 +49,7 @@ def test_columns_are_looked_at_when_it_is_made(writer):
     ],
 )
 def test_nothing_is_overwritten(writer, sentence):
-    """`overwrite` is refused, because published messages cannot be taken back. The sentence says what to do."""
+    """`overwrite` is refused, because published messages cannot be taken back. The error has the fix."""
     with pytest.raises(OptionsError, match=sentence):
         writer(OPTIONS, BACKEND, BYTES, overwrite=True)
 
@@ -87,7 +87,7 @@ def test_a_commit_of_rows_that_name_their_topics_names_none(caplog):
 
 @pytest.mark.parametrize("writer", [PubSubBatchWriter, PubSubStreamWriter])
 def test_a_commit_warns_of_rows_that_were_dropped(caplog, writer):
-    """With `onOversize=drop` a WARNING says how many rows of the write or the micro-batch were not published."""
+    """With `onOversize=drop` a WARNING reports how many rows of the write or the micro-batch were not published."""
     made = writer(OPTIONS, BACKEND, BYTES, overwrite=False)
     made.commit(
         [written(0, messages=2, dropped=1), written(1, dropped=2)], *([7] if writer is PubSubStreamWriter else [])
@@ -105,7 +105,7 @@ def test_an_abort_says_what_cannot_be_taken_back(caplog):
 
 
 def test_a_summary_needs_classic_spark():
-    """A session of Spark Connect has no accumulators: the error says so, and where the counts are."""
+    """A session of Spark Connect has no accumulators: the error says so, and names the place of the counts."""
     session: Any = SparkSession.__new__(SparkSession)
 
     with pytest.raises(RuntimeError, match=r"which a session of Spark Connect does not have. The log of the Connect"):

@@ -122,7 +122,7 @@ def test_unanswered_acks_keep_the_batch_and_all_after_it(running: Running):
 
 
 def test_messages_of_an_ack_in_time_are_not_in_doubt(running: Running):
-    """In the usual case no redelivery can come."""
+    """In the usual case no redelivery is possible."""
     running.stage(1, 0, "a")
     running.commit(1)
 
@@ -177,7 +177,7 @@ def test_redeliveries_whose_ack_was_refused_stay_in_doubt(running: Running):
 
 
 def test_redelivery_that_was_acknowledged_in_time_is_the_last_one(running: Running):
-    """Its id is not in doubt any more. If the lease of the redelivery is over, it is delivered once more."""
+    """Its id is no longer in doubt. If the lease of the redelivery is over, it is delivered once more."""
     running.ledger.in_doubt.add(ids("id-a", "id-b"), 1, 0.0)
     redeliver(running, "a")
     redeliver(running, "b", lease=Lease(-STREAM_LEASE_SECONDS, STREAM_LEASE_SECONDS))

@@ -80,7 +80,7 @@ def test_parts_that_are_gone_at_the_commit_are_reported(
 
 
 def test_committed_batch_that_is_evaluated_again_is_read_from_staging(running: Running, active: Active):
-    """Its files are there until its acks are settled. Nothing new is planned for it."""
+    """Its files are kept until its acks are settled. Nothing new is planned for it."""
     running.staging.create("1/part-0", service.part(["a"]))
     running.ledger.last_commit = 1
     run = active()
@@ -136,7 +136,7 @@ def test_next_run_knows_until_when_returned_messages_may_come(running: Running, 
 
 
 def test_run_of_one_batch_is_counted_at_its_end(running: Running, active: Active, caplog: pytest.LogCaptureFixture):
-    """Spark 4.0 and 4.1 do not say that it is committed. A scheduled job has its counts all the same."""
+    """Spark 4.0 and 4.1 do not report that it is committed. A scheduled job has its counts all the same."""
     run = active(triggers=Triggers(1.0, may_be_asked_once=True, asked=1))
     running.arrive("ab")
     run.partitions(1, BUDGET)

@@ -74,7 +74,7 @@ def test_budget_bounds_the_part_of_the_driver(running: Running):
 
 
 def test_tasks_pull_in_a_backlog(running: Running):
-    """The first task yields the driver's rows before its own. Both exclude the ids in doubt, whose files are there."""
+    """The first task yields the driver's rows before its own. Both exclude the ids in doubt, whose files exist."""
     running.ledger.in_doubt.add(ids("x"), 1, 0.0)
     running.arrive("a")
     first, second = planned(running, 2, Planner(2, is_backlogged=True, streams=3))

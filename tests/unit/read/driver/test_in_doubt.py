@@ -16,7 +16,7 @@ def found(in_doubt: InDoubt, *texts: str) -> list[bool]:
 
 
 def test_ids_are_in_doubt_until_the_subscription_was_drained():
-    """Time alone makes no id forgotten. A subscription drained too early says nothing about it."""
+    """Time alone makes no id forgotten. A subscription drained too early proves nothing about it."""
     in_doubt = InDoubt("x-")
     in_doubt.add(ids("a"), 1, now=0)
     in_doubt.add(ids("b", "c"), 2, now=100)
@@ -50,7 +50,7 @@ def test_accepted_ids_are_not_in_doubt():
 
 
 def test_ids_are_forgotten_after_a_week():
-    """A query that never drains its subscription does not keep ids for ever, and reports how many it forgets."""
+    """A query that never drains its subscription does not keep ids forever, and reports how many it forgets."""
     in_doubt = InDoubt("x-")
     in_doubt.load("old", ids("a", "b"), 1, until=10)
     in_doubt.load("new", ids("c"), 1, until=11)

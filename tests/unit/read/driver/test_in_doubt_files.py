@@ -72,7 +72,7 @@ def test_ids_that_are_forgotten_are_reported(running: Running, caplog: pytest.Lo
 
 
 def test_checkpoint_that_was_put_back_forgets_ids_of_later_batches(running: Running):
-    """They were committed in a checkpoint that is no more, so their messages have to be rows."""
+    """They were committed in a checkpoint that is gone, so their messages have to be rows."""
     running.ledger.in_doubt.add(ids("a"), 7, running.run.now())
     write_in_doubt(running.run)
 

@@ -182,7 +182,7 @@ def test_buffered_messages_are_extended(running: Running):
 
 
 def test_buffered_messages_whose_extension_is_refused_are_returned(running: Running):
-    """They are no rows any more, and Pub/Sub delivers them again at once."""
+    """They are no longer rows, and Pub/Sub delivers them again at once."""
     running.arrive("ab")
     running.service.answers = [REFUSED]
     running.extending()

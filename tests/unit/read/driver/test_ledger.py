@@ -200,7 +200,7 @@ def test_the_deadline_knows_the_lease_of_the_driver_part() -> None:
 
 
 def test_messages_whose_acks_were_refused_are_leased() -> None:
-    """Until their lease ends they count for flow control: that nothing comes proves no empty subscription."""
+    """Until their lease ends they count for flow control: silence proves no empty subscription."""
     made = committed(1, now=0)
     part = made.take_acks(10)
     assert part is not None

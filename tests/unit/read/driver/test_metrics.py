@@ -26,7 +26,7 @@ def test_stream_that_was_never_connected():
 
 
 def test_stream_in_an_outage():
-    """The error says why nothing comes, the age of the last response since when."""
+    """The error is the reason of the silence, and the age of the last response dates it."""
     health = StreamHealth()
     health.opening(5.0)
     health.responded(6.0)

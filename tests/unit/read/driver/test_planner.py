@@ -1,4 +1,4 @@
-"""Planner: how a trigger's budget is divided, and which batch says that there is a backlog. Pure."""
+"""Planner: the split of a trigger's budget, and the batches that prove a backlog. Pure."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_surplus_task_that_found_nothing_means_no_more():
 
 
 def test_idle_pulls_mean_no_more():
-    """When every pull waited in vain at its end, the driver stream is enough."""
+    """When no pull found more at its end, the driver stream is enough."""
     assert not is_backlogged([footer(10, "idle"), footer(3, "idle")])
 
 
@@ -112,7 +112,7 @@ def test_period_that_brought_nothing_means_no_more():
 
 
 def test_dropped_redeliveries_count():
-    """A pull full of redeliveries says that there is more, though it has no rows, and also with `availableNow`."""
+    """A pull full of redeliveries proves that there is more, though it has no rows, and also with `availableNow`."""
     assert is_backlogged([footer(0, "full", dropped=10)])
     assert is_backlogged([footer(0, "full", dropped=10)], drained_from=100.0)
     assert is_backlogged([footer(10, "full", dropped=10)])
@@ -162,12 +162,12 @@ def test_idle_pulls_halve_the_streams():
 
 
 def test_idle_pull_beside_busy_ones_says_nothing():
-    """Of several tasks only those that met a backlog tell how fast their streams were."""
+    """Of several tasks only those that found a backlog show how fast their streams were."""
     assert 64 == next_streams(2, [pulled(2, 9.9), pulled(2, 0.1, "idle")])
 
 
 def test_backlog_is_known_from_a_batch_that_tasks_have_pulled():
-    """The driver's own part says nothing about a backlog, and a plan is forgotten with its commit."""
+    """The driver's own part proves nothing about a backlog, and a plan is forgotten with its commit."""
     full = footer(10, "full")
     planner = Planner(2, plans={1: [DriverPartition(STAGING, 1, b"")], 2: [FIRST], 3: [FIRST]})
     planner.record(1, [], None)
@@ -180,7 +180,7 @@ def test_backlog_is_known_from_a_batch_that_tasks_have_pulled():
 
 
 def test_tasks_tell_how_many_run_at_once():
-    """None if no task has pulled, or Spark's settings do not say."""
+    """The number is None if no task has pulled, or if Spark's settings do not have it."""
     planner = Planner(MAX_DEFAULT_TASKS)
     slots = [replace(footer(1, "idle"), task_slots=count) for count in (None, 8)]
 

@@ -57,7 +57,7 @@ def test_counters_go_on_over_runs(tmp_path: Path):
 
 
 def test_what_cannot_be_written_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """The query continues. When the folder is there again, so is the file."""
+    """The query continues. When the folder exists again, so does the file."""
     folder = tmp_path / "metrics"
     folder.write_text("no folder")
     made = report(folder)

@@ -24,7 +24,7 @@ def test_nothing_without_messages() -> None:
 
 
 def test_a_batch_waits_a_moment_for_more() -> None:
-    """A batch is planned LINGER_SECONDS after its first message, or as soon as no more come."""
+    """A batch is planned LINGER_SECONDS after its first message, or as soon as no more arrive."""
     made = triggers()
     assert Action.WAIT is made.next(holding(1), 100.0).action
     assert Action.WAIT is made.next(holding(2), 100.004).action

@@ -204,7 +204,7 @@ def test_unavailable_for_too_long_is_a_result():
 
 
 def test_cancelled_is_unanswered():
-    """A connection that is closed before the answer says nothing about the acks: they are unanswered, not refused."""
+    """A connection that is closed before the answer proves nothing about the acks: they are unanswered, not refused."""
     service = Service(answers=[StatusError(grpc.StatusCode.CANCELLED)])
 
     assert ["a"] == ask(service, ids("a")).unanswered.to_pylist()

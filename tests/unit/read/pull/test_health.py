@@ -79,7 +79,7 @@ def test_stream_that_is_ended_at_once_does_not_end_an_outage():
 
 
 def test_outage_is_told_once_and_its_end_once():
-    """Not before WARN_AFTER_SECONDS. The end says how long it lasted."""
+    """Not before WARN_AFTER_SECONDS. The end reports how long it lasted."""
     health = connected()
     health.failed(5.0, "UNAVAILABLE")
     assert health.changed(5.0 + WARN_AFTER_SECONDS - 0.1) is None
@@ -101,7 +101,7 @@ def test_short_outage_is_not_told():
 
 
 def test_token_that_expires_every_hour_is_no_failure_of_credentials():
-    """A stream that was connected for some time has had a good token, also if no message came."""
+    """A stream that was connected for some time has had a good token, even without a message."""
     health = connected()
     for hour in range(20):
         health.opening(3600.0 * hour)

@@ -87,7 +87,7 @@ def test_full_bytes_end_the_pull():
 
 
 def test_idle_service_ends_the_pull():
-    """A pull ends when no message has come for `idleTimeout`."""
+    """A pull ends when no message has arrived for `idleTimeout`."""
     got = do_pull(Service(scripts=[[response("a")]]), settings(), idle=0.05)
 
     assert "idle" == got.result.ended
@@ -148,7 +148,7 @@ def test_pause_after_messages_ends_the_pull():
 
 
 def test_pull_that_has_caught_up_ends():
-    """When all that comes was published after the pull began, there is no backlog, and the period is not waited for."""
+    """When all messages were published after the pull began, there is no backlog, and the period is not waited for."""
     got = do_pull(Service(scripts=[[response("ab", FUTURE)]]), settings())
 
     assert "caughtUp" == got.result.ended
@@ -156,7 +156,7 @@ def test_pull_that_has_caught_up_ends():
 
 
 def test_new_message_in_a_backlog_does_not_end_the_pull():
-    """The service orders nothing: a message that was published just now may come before those of a backlog."""
+    """The service orders nothing: a message published just now may arrive before those of a backlog."""
     script = [response("a", FUTURE), response("b", 1000.0)]
     got = do_pull(Service(scripts=[script]), settings(), period=3 * AT_ONCE.caught_up, idle=LONG)
 
@@ -282,7 +282,7 @@ def test_pull_asks_its_next_stream_for_what_is_missing():
 
 @pytest.mark.parametrize("code", [Code.UNAVAILABLE, Code.INTERNAL, Code.DEADLINE_EXCEEDED, Code.ABORTED, Code.OK])
 def test_closed_stream_reopens_as_itself(code: grpc.StatusCode):
-    """A stream that the service ends comes back under the same client id, and nothing is taken twice."""
+    """A stream that the service ends is reopened under the same client id, and no message is read twice."""
     service = Service(scripts=[[response("ab"), code], [response("c")]])
     got = do_pull(service, settings(max_messages=3))
 
@@ -319,7 +319,7 @@ def test_streams_that_end_at_once_are_no_lost_network():
 
 
 def test_service_that_answers_no_call_is_a_lost_network():
-    """Where not even a call is answered the task fails, and the error names the executors' network."""
+    """If not even a call is answered the task fails, and the error names the executors' network."""
     refused: list[Exception | None] = [StatusError(Code.UNAVAILABLE) for _ in range(100)]
     service = Service(scripts=[[Code.UNAVAILABLE] for _ in range(10_000)], answers=refused, connect_timeout=0.1)
 

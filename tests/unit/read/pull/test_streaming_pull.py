@@ -135,7 +135,7 @@ def test_half_close_while_the_stream_reopens_ends_it():
 
 
 def test_idle_stream_sends_heartbeats():
-    """Empty requests, as Google's clients send them, tell the service that the client lives."""
+    """Empty requests, as Google's clients send them, show the service that the client lives."""
     service = Service()
     stream = _stream(service, heartbeat=0.001)
     until(lambda: bool(service.calls), "a call")
@@ -159,7 +159,7 @@ def test_stream_is_opened_again_when_there_is_room():
 
 
 def test_silent_stream_is_opened_again():
-    """Whether it is idle or dead cannot be known. After `max_silence` a new stream tells."""
+    """Whether it is idle or dead is unknown. After `max_silence` a new stream decides."""
     service = Service(scripts=[[], [response("a")]])
     stream = _stream(service, heartbeat=0.001, max_silence=0.0)
     until(lambda: bool(service.calls), "a call")
@@ -266,7 +266,7 @@ def test_stream_that_is_opened_again_has_the_rest_of_its_share():
 
 
 def test_full_stream_is_known():
-    """A stream that has used up its share says that there may be more, whatever the others brought."""
+    """A stream that has used up its share proves that there may be more, whatever the others brought."""
     service = Service(scripts=[[response("abcde")]])
     streams = _streams(service, 2, taken=(5, len(response("abcde"))))
     assert [response("abcde")] == streams.take(LONG)

@@ -28,7 +28,7 @@ def payloads(content: Any) -> list[str]:
 
 
 def test_part_is_read_as_it_was_written(staging: Staging):
-    """Messages, receipts and footer of a part come back, each by itself."""
+    """Messages, receipts and footer of a part are read back, each by itself."""
     assert staging.create("1/part-0", part("ab", ended="full", dropped="xyz"))
     [(index, length)] = staging.parts(1).items()
 
@@ -151,7 +151,7 @@ def test_executor_that_sees_the_area_finds_the_token(staging: Staging):
 
 
 def test_executor_that_does_not_see_the_area_says_so(staging: Staging):
-    """A path on the driver's own disk is an error that says what to do."""
+    """A path on the driver's own disk is an error with the fix."""
     with pytest.raises(StagingError, match="cannot see the driver's staging area") as refused:
         staging.check_token()
     assert "stagingLocation" in str(refused.value)
@@ -174,7 +174,7 @@ def test_parts_live_under_project_subscription_and_stream(tmp_path: Path):
 
 
 def test_token_that_a_cleaner_removed_is_written_again(tmp_path: Path):
-    """Writing the token again brings it back. A token that is there stays."""
+    """Writing the token again restores it. An existing token stays."""
     staging = Staging(open_store(str(tmp_path)), SUBSCRIPTION, "stream")
     staging.write_token()
     (tmp_path / staging.root / "driver-token").unlink()
@@ -234,7 +234,7 @@ def test_large_footer_is_read(staging: Staging):
 @pytest.mark.parametrize("content", [b"", b"[1, 2", b"{}x", b"\x00\xff"])
 @pytest.mark.parametrize("name", ["last-acknowledged", "1/manifest", "unfinished-run", "in-doubt/1-1"])
 def test_damaged_file_is_named(tmp_path: Path, name: str, content: bytes):
-    """After a power loss a file may be empty or truncated: the error names it and says what to do."""
+    """After a power loss a file may be empty or truncated: the error names it and the fix."""
     staging = Staging(open_store(str(tmp_path)), SUBSCRIPTION, "stream")
     staging.create(name, [content])
     uses = {
@@ -283,7 +283,7 @@ class Overwriting(Store):
 
 
 def test_store_that_overwrites_is_refused(tmp_path: Path):
-    """A store that ignores create-only writes would let a batch change. The start says so."""
+    """A store that ignores create-only writes would let a batch change. The start reports it."""
     with pytest.raises(StagingError, match="overwrites an object when asked to create it"):
         Staging(Overwriting(str(tmp_path)), SUBSCRIPTION, "stream").write_token()
 

@@ -147,7 +147,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_outage_of_an_object_store_is_waited_for(
     s3_faults: Faults, bucket: Bucket, call: str, status: int, caplog: pytest.LogCaptureFixture
 ):
-    """Each call is repeated beyond obstore's ten retries. A WARNING says why, and another that it is over."""
+    """Each call is repeated beyond obstore's ten retries. A WARNING has the reason, and another reports the end."""
     store = open_store(f"{bucket.url}/x")
     if call == "get_range":
         store.create("a/b", [b"1"])
@@ -181,7 +181,7 @@ def test_short_outage_is_not_told(
 
 
 def test_outage_ends_after_fail_after(s3_faults: Faults, bucket: Bucket):
-    """The error has the last answer, what to look at, and where the credentials come from."""
+    """The error has the last answer, the things to check, and the source of the credentials."""
     s3_faults.statuses.extend([503] * 10_000)
     store = pickle.loads(pickle.dumps(open_store(f"{bucket.url}/x", fail_after=0.2)))
     with pytest.raises(
@@ -295,7 +295,7 @@ def test_metadata_server_that_is_late(
 
 
 def test_credentials_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """The error says which options or variables there are, by the scheme."""
+    """The error lists the options or variables, by the scheme."""
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nothing.json"))
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     with pytest.raises(
@@ -452,7 +452,7 @@ def test_unwritable_area_is_a_sentence():
 
 
 def test_store_that_cannot_create_is_a_sentence():
-    """A store of plain HTTP has no create-only writes, which obstore says with an error of Python's own."""
+    """A store of plain HTTP has no create-only writes, which obstore reports with an error of Python's own."""
     with pytest.raises(StagingError, match=r"`http://127\.0\.0\.1:1/x` cannot be used: .*Set `stagingLocation`"):
         Staging(open_store("http://127.0.0.1:1/x"), SUBSCRIPTION, "s").write_token()
 
@@ -549,7 +549,7 @@ def test_local_folders_are_private(tmp_path: Path):
 
 
 def test_file_system_without_hard_links_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """FUSE file systems often have none: the start says so, and leaves no file of the attempt."""
+    """FUSE file systems often have none: the start reports it, and leaves no file of the attempt."""
 
     def refuse(*_: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")

@@ -170,7 +170,7 @@ def test_part_that_was_staged_after_its_commit_has_no_rows(staging: Staging):
 
 @pytest.mark.parametrize("damage", [None, b""])
 def test_committed_part_that_cannot_be_read_stops_no_pull(staging: Staging, tmp_path: Path, damage: bytes | None):
-    """The part is settled and deleted, or lost: then its messages are rows again, as the ack worker says."""
+    """The part is settled and deleted, or lost: then its messages are rows again, as the ack worker reports."""
     partition_1 = part_path(BATCH - 1, 1)
     staging.create(partition_1, part(["a"]))
     service = Service(scripts=[[response("a")]])

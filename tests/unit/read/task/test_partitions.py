@@ -14,7 +14,7 @@ def parts(staged: list[int]) -> list[list[int]]:
 
 
 def test_replay_has_the_partitions_of_the_first_time():
-    """The driver stream's rows come with the first pull's. A task that staged nothing leaves its partition empty."""
+    """The driver stream's rows are in the first pull's. A task that staged nothing leaves its partition empty."""
     assert [[0, 1], [2], [3]] == parts([0, 1, 2, 3])
     assert [[0], [], [3]] == parts([0, 3])
     assert [[0]] == parts([0])
