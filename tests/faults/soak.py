@@ -95,7 +95,7 @@ class Soak:
         self._killed: str | None = None  # the fault that may end the query
         self._usages: dict[str, Usage] = {}  # at the end of the round before
 
-    # Faults: each is over when it returns, but for the links and the disk, which `heal` mends
+    # Faults: each is over when it returns, but for the links and the disk, which `heal` ends
 
     def drop_connections(self) -> None:
         self.service.drop()

@@ -62,7 +62,7 @@ class Answers:
 
 
 class Clients:
-    """Google's clients of one life, without retries: an error is an answer that never came."""
+    """Google's clients of one life, without retries: an error is a missing answer."""
 
     def __init__(self, endpoint: str) -> None:
         self.channel = grpc.insecure_channel(endpoint)
@@ -161,7 +161,7 @@ def drain(emulator: Emulator, clients: Clients, subscription: str) -> dict[str, 
 
 @pytest.mark.timeout(60 + 10 * KILLS)
 def test_a_kill_loses_no_answered_publish_and_revives_no_answered_ack(tmp_path: Path):
-    """After each kill everything that was answered is there, and no acked message is redelivered."""
+    """After each kill every answered message is kept, and no acked message is redelivered."""
     random, answers, bases = Random(SEED), Answers(), 0
     with Emulator(data_dir=tmp_path) as emulator:
         emulator.create_topic(TOPIC)

@@ -184,7 +184,7 @@ def test_message_is_read_soon_after_a_long_outage(query: Engine, proxy: Proxy, n
 
 
 def test_fail_after(query: Engine, proxy: Proxy):
-    """A running query fails when the option says so."""
+    """A running query fails when the option requires it."""
     query.options = replace(query.options, fail_after=1.0)
     query.start()
     query.trigger()
@@ -226,7 +226,7 @@ def test_slow_uplink_only_slows_down(query: Engine, proxy: Proxy, names: Names, 
 def test_batches_that_wait_for_their_acks_are_bounded(
     query: Engine, emulator: Emulator, names: Names, caplog: pytest.LogCaptureFixture
 ):
-    """Without acks by Pub/Sub only `maxUnacknowledgedBatches` batches are read. A WARNING reports it, another its end."""
+    """While acks fail, only `maxUnacknowledgedBatches` batches are read. One WARNING reports it, another its end."""
     query.speed = 20.0
     query.options = replace(query.options, max_unacknowledged_batches=2)
     emulator.fail("Acknowledge", "UNAVAILABLE", count=10_000)

@@ -52,7 +52,7 @@ def client(proxy: Proxy, timeout: float = 10.0) -> socket.socket:
 
 
 def echoed(client: socket.socket, content: bytes) -> bytes:
-    """Return the bytes that come back before the connection ends."""
+    """Return the bytes received before the connection ends."""
     got = b""
     with suppress(ConnectionError):
         client.sendall(content)

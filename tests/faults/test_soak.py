@@ -1,4 +1,4 @@
-"""A few rounds of `make soak`: everything published is in the sink once, or the query says in one sentence why not."""
+"""A few rounds of `make soak`: everything published is in the sink once, or the query reports an error of ours."""
 
 import types
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_reason_is_the_error_that_ended_the_driver(log: str, expected: str | Non
     ("end", "expected"), [(": pubsub_spark.errors.StagingError: gone", "StagingError"), ("", "kill_source")]
 )
 def test_kill_excuses_no_sentence(end: str, expected: str, tmp_path: Path):
-    """A query that ends with a sentence of ours counts by it, whatever was killed before. Its log is kept."""
+    """A query that ends with an error of ours counts by it, whatever was killed before. Its log is kept."""
     nothing: Any = None
     ended = types.SimpleNamespace(returncode=1)
     application: Any = types.SimpleNamespace(emulator=nothing, log=tmp_path / "driver.log", process=ended)

@@ -1,4 +1,4 @@
-"""Writing through an outage: the small version of the benchmark, over gRPC, against a server that goes away."""
+"""Writing through an outage: the small version of the benchmark, over gRPC, against a server with an outage."""
 
 from __future__ import annotations
 
