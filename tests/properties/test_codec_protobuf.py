@@ -245,7 +245,7 @@ def test_strict_faults_are_what_is_unknown(drawn):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.0])
 def test_every_float_survives(value):
-    """NaN, infinity and the negative zero come back with the same bits."""
+    """NaN, infinity and the negative zero are restored with the same bits."""
     definition = parse('syntax = "proto3"; message M { double d = 1; float f = 2; repeated double ds = 3; }')
     message: Any = definition.message_class(d=value, f=value, ds=[value])
     decoder = ProtobufDecoder(definition)

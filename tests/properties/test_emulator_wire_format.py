@@ -74,7 +74,7 @@ def test_ack_ids_cut_out_of_a_request_are_its_ack_ids(numbers: list[int], strang
 
 @given(st.binary(max_size=400), st.integers(0, 400))
 def test_bytes_that_are_no_ack_ids_are_left_to_the_parser(noise: bytes, at: int):
-    """Whatever stands in a request, nothing is made of it that a parser would not find."""
+    """Whatever a request contains, its shortcut reads nothing that a parser would not find."""
     ack_ids = wire_format.AckIds(_NAME)
     good = protos.AcknowledgeRequest(ack_ids=[ack_ids.text(4096), ack_ids.text(4097)]).SerializeToString()
     bad = good[:at] + noise + good[at:]
