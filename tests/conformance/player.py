@@ -20,7 +20,7 @@ from google.protobuf import json_format
 from pubsub_spark.emulator.api import routes
 from tests.conformance.script import STEPS, Step
 
-PATIENCE = 3.0  # seconds for messages to come
+PATIENCE = 3.0  # seconds to wait for messages
 VOLATILE = frozenset(
     {"ackId", "messageId", "messageIds", "publishTime", "revisionId", "revisionCreateTime", "expireTime", "etag"}
     | {"nextPageToken", "CloudPubSubDeadLetterSourceTopicPublishTime", "googclient_schemarevisionid"}

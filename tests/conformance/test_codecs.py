@@ -148,7 +148,7 @@ def client_for(kind: SchemaType, request: pytest.FixtureRequest) -> Client:
 def test_there_and_back(
     request: pytest.FixtureRequest, kind: SchemaType, definition: str, rows: list[Any], encoding: Encoding
 ):
-    """Rows of every type come back as they were, decoded by the attributes that the emulator adds."""
+    """Rows of every type are restored, decoded by the attributes that the emulator adds."""
     client, name = client_for(kind, request), f"there-and-back-{kind.lower()}-{encoding.lower()}"
     schema = topic(client, name, kind, encoding, definition)
     type_ = schema.arrow_type()

@@ -7,7 +7,7 @@ import pytest
 from tests.conformance.differences import DIFFERENCES, FILLED_IN, Codes
 from tests.conformance.script import STEPS
 
-# Steps that no URL says, because the name that stands in it is missing or is no name.
+# Steps that no URL can express, because the name in its path is missing or is no name.
 INEXPRESSIBLE = frozenset({"a topic has no name", "topics of no project are listed"})
 
 

@@ -21,7 +21,7 @@ P = "projects/streams"
 
 
 class Ending(NamedTuple):
-    """How a stream ended (OPEN: it had to be cancelled), and the data that came before."""
+    """The end of a stream (OPEN: it had to be cancelled), and the data before it."""
 
     code: str
     data: tuple[bytes, ...] = ()
@@ -172,7 +172,7 @@ def push_subscription(scene: Scene) -> Ending:
     return scene.stream()
 
 
-# Ours, then Google's where that differs, and why ours is right.
+# Ours, then Google's if that differs, and the reason why ours is right.
 ENDINGS: dict[Callable[[Scene], Ending], tuple[Ending, Ending | None, str]] = {
     no_subscription: (Ending("INVALID_ARGUMENT"), None, ""),
     missing_subscription: (Ending("NOT_FOUND"), None, ""),
