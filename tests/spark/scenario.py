@@ -325,7 +325,7 @@ class Deliveries:
 
 @dataclass
 class Hold:
-    """Have the sink stop in the middle of the next batch with rows, before `write` or before `commit`."""
+    """Stop the sink in the middle of the next batch with rows, before `write` or before `commit`."""
 
     before: str = "commit"
 

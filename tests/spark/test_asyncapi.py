@@ -43,7 +43,7 @@ def test_rows_go_out_and_come_back(spark: SparkSession, emulator: Emulator, opti
 def test_message_whose_attributes_contradict_is_malformed(
     spark: SparkSession, emulator: Emulator, options: dict[str, str]
 ):
-    """A message without the binding's attribute, or with another value, has a null value and says why."""
+    """A message without the binding's attribute, or with another value, has a null value and the reason."""
     for attributes in ({"source": "nyc"}, {"source": "sfo"}, {}):
         emulator.publish(TOPIC, {"data": b"\x04UA\x02\x00\x00", "attributes": attributes})
 

@@ -11,7 +11,7 @@ ROWS = re.findall(r"^\| `([\"\[{].*?)` \| `([^`]+)` \|(.*)$", AVRO, re.MULTILINE
 
 
 def test_types_are_those_of_from_avro(spark):
-    """Every row of the table, but those that say how they differ."""
+    """Every row of the table is right, except those with a documented difference."""
     jvm = spark._jvm
     converters = jvm.org.apache.spark.sql.avro.SchemaConverters
 

@@ -34,7 +34,7 @@ def console(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Console:
 
 
 def test_demo_proves_itself(console: Console, spark: SparkSession, tmp_path: Path):
-    """All that was sent is in the table, and the table, the picture and the rates are there to see."""
+    """All sent flights are in the table, and the table, the picture and the rates are shown."""
     assert demo.run(None, tmp_path, ROWS, console)
 
     words = console.export_text()

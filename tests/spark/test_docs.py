@@ -135,7 +135,10 @@ def test_no_write_mode_is_sparks_own_error(spark: SparkSession):
 
 @needs_metrics
 def test_example_listener_alerts(scenario: Scenario, tmp_path: Path):
-    """The listener of examples/alerts.py tells an outage of an idle query and its end. A file has the metrics."""
+    """The listener of examples/alerts.py distinguishes an outage from an idle query, and reports its end.
+
+    A file has the metrics.
+    """
     example = runpy.run_path(str(ROOT / "examples" / "alerts.py"))
     told = list[str]()
     listener = example["PubSubListener"](told.append)

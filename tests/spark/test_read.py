@@ -55,7 +55,7 @@ def test_available_now_goes_on_where_it_ended(scenario: Scenario):
 
 
 def test_last_batch_before_idle_is_acked(scenario: Scenario):
-    """A batch is acknowledged as soon as it is committed. No other batch has to come."""
+    """A batch is acknowledged as soon as it is committed, without another batch."""
     scenario.run(Start(), Publish("a", "b"), Rows("a", "b"), Acked("a", "b"))
 
 
@@ -65,7 +65,7 @@ def test_last_batch_before_stop_is_acked(scenario: Scenario):
 
 
 def test_backlog_is_pulled_by_the_tasks(scenario: Scenario):
-    """A backlog that the driver stream cannot buffer comes in a few batches, each message once."""
+    """A backlog that the driver stream cannot buffer is read in a few batches, each message once."""
     scenario.run(Publish(*MANY), Start(), Rows(*MANY), Acked(*MANY))
 
 

@@ -60,7 +60,7 @@ def test_two_sources_in_one_query(scenario: Scenario, second: str):
 
 
 def test_join_of_two_streams(scenario: Scenario, second: str):
-    """Rows of two subscriptions meet by an attribute, whenever each of them comes."""
+    """Rows of two subscriptions are joined by an attribute, in any order of arrival."""
 
     def start(run: Scenario) -> None:
         left = run.load().selectExpr("attributes['id'] as id", "data")

@@ -52,7 +52,7 @@ def test_secrets_are_not_shown(scenario: Scenario):
 
 
 def test_schema_of_ones_own_is_refused(scenario: Scenario):
-    """The columns are the source's. The error says which they are."""
+    """The columns are the source's. The error lists them."""
     reader = scenario.spark.readStream.format("pubsub").options(**scenario.options()).schema("data string")
     with pytest.raises(PySparkException, match=r"does not accept `\.schema\(\.\.\.\)`") as refused:
         _started(scenario, reader.load())

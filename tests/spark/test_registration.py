@@ -30,7 +30,7 @@ except RuntimeError as error:
 
 
 def test_both_names_are_registered(spark: SparkSession):
-    """After `register` the schema of either format is known, and the package says its version."""
+    """After `register` the schema of either format is known, and the package has its version."""
     pubsub_spark.register(spark)
     for name in ("pubsub", "pubsub_spark"):
         frame = spark.read.format(name).option("subscriptionId", "projects/p/subscriptions/sub").load()
