@@ -234,7 +234,7 @@ class Rig:
         self.environment["GOOGLE_API_USE_CLIENT_CERTIFICATE"] = "true"
 
     def methods(self) -> Counter[str]:
-        """Return the calls that came, by method."""
+        """Return the received calls, by method."""
         return Counter(method for method, _ in self.front.calls)
 
 

@@ -182,7 +182,7 @@ def test_metadata_server_that_is_late(client: Client, rig: Rig):
 
 
 def test_server_of_an_unknown_ca(client: Client, rig: Rig):
-    """The error says that its certificate cannot be verified."""
+    """The error reports that its certificate cannot be verified."""
     rig.use(rig.account)
     del rig.environment["GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"]
     client.start("connectTimeout=3s")
