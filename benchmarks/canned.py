@@ -168,7 +168,7 @@ class _Call:
     most: int | None = None  # messages of a StreamingPull, or None until its first request is there
     most_bytes: int = 0  # of a StreamingPull
     answered: bool = False  # whether the response headers are out
-    half_closed: bool = False  # whether the client has said all
+    half_closed: bool = False  # whether the client has sent all
     sent: int = 0  # responses
     acknowledged: int = 0  # of the small ones, when the call began
     request: bytearray = field(default_factory=bytearray)
