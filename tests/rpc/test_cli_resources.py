@@ -153,7 +153,7 @@ def test_subscriptions(run: Run, emulator: Emulator):
     ]
     assert {**created, "ackDeadlineSeconds": 30} == {**changed, "deadLetterPolicy": created["deadLetterPolicy"]}
     assert "deadLetterPolicy" not in changed
-    assert ["all", "flights", "30", "True"] == run("subscriptions", "list").stdout.splitlines()[1].split()[:4]
+    assert ["all", "flights", "30", "s", "True"] == run("subscriptions", "list").stdout.splitlines()[1].split()[:5]
     run("subscriptions", "delete", "all")
     assert [] == said(run, "subscriptions", "list")
 
