@@ -33,12 +33,29 @@ _WORDS = {
 }
 
 
-class Command(TyperCommand):
-    """A command."""
+class _Help:
+    """The help that commands and groups share."""
+
+    help: str | None
 
     def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002 (never cut)
         """Return the first sentence of the help."""
-        return _first_sentence(self.help)
+        sentence = _FIRST_SENTENCE.match(" ".join((self.help or "").split()))
+        return sentence[0] if sentence else ""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples."""
+        names: list[str] = []
+        while ctx.parent is not None:
+            names.insert(0, ctx.info_name)
+            ctx = ctx.parent
+        with formatter.section("Examples"):
+            for line in EXAMPLES.get(" ".join(names), ()):
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+class Command(_Help, TyperCommand):
+    """A command."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """Return the words behind the name of the command: `[OPTIONS] TOPIC [FILE]...`."""
@@ -60,25 +77,13 @@ class Command(TyperCommand):
                 with formatter.section(title):
                     formatter.write_dl(several)
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the examples."""
-        _write_examples(ctx, formatter)
 
-
-class Group(TyperGroup):
+class Group(_Help, TyperGroup):
     """A group of commands."""
-
-    def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002
-        """Return the first sentence of the help."""
-        return _first_sentence(self.help)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Let `help COMMAND` be `COMMAND --help`."""
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the examples."""
-        _write_examples(ctx, formatter)
 
 
 class App(typer.Typer):
@@ -92,11 +97,6 @@ class App(typer.Typer):
         return super().command(*names, **{"cls": Command, **settings})
 
 
-def _first_sentence(text: str | None) -> str:
-    sentence = _FIRST_SENTENCE.match(" ".join((text or "").split()))
-    return sentence[0] if sentence else ""
-
-
 def _usage(argument: Any) -> str:
     """Return an argument as in the usage line."""
     name = argument.metavar or argument.name.upper()
@@ -105,13 +105,3 @@ def _usage(argument: Any) -> str:
 
 def _word(kind: re.Match[str]) -> str:
     return _WORDS.get(kind[1], kind[1])
-
-
-def _write_examples(ctx: Any, formatter: Any) -> None:
-    names: list[str] = []
-    while ctx.parent is not None:
-        names.insert(0, ctx.info_name)
-        ctx = ctx.parent
-    with formatter.section("Examples"):
-        for line in EXAMPLES.get(" ".join(names), ()):
-            formatter.write(f"{'':{formatter.current_indent}}{line}\n")

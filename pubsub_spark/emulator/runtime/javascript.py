@@ -122,6 +122,7 @@ class Function:
             if context.eval(f"typeof {self.name}", timeout_sec=_LIMIT_SECONDS) != "function":
                 raise TransformError("the code has no function of that name")
             context.eval(_CALLER % self.name)
+            self._context = context
         except py_mini_racer.JSTimeoutException:
             _wait_for_end(context)
             raise TransformError(f"its code took longer than {_LIMIT_SECONDS * 1000:.0f} ms to load") from None
@@ -129,7 +130,9 @@ class Function:
             raise TransformError(f"its code needed more than {_MAX_MEMORY_BYTES >> 20} MB to load") from None
         except py_mini_racer.JSEvalException as error:
             raise TransformError(_first_line(error)) from None
-        self._context = context
+        finally:
+            if self._context is None:
+                self._close()
         return context
 
 
