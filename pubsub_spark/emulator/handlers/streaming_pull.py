@@ -200,7 +200,7 @@ class Stream:
                     broker.wait(subscription, consumer)
                 return None
             self._unsent = batch.numbers
-            self._barrier = self._subscriber.barrier(broker, subscription) if batch else None
+            self._barrier = self._engine.barrier(subscription) if batch else None
             self.messages += len(batch)
             confirmations, self._confirmations = self._confirmations, []
             self._confirming = bool(confirmations)

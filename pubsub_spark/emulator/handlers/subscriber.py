@@ -140,7 +140,7 @@ class Subscriber:
                     check_still_pullable(broker, subscription)
                     runner = self.runner(subscription)
                     batch = broker.take(subscription, consumer, now, most if runner is None else min(most, AT_ONCE))
-                    barrier = self.barrier(broker, subscription) if batch else None
+                    barrier = self._engine.barrier(subscription) if batch else None
                     is_over = now >= ends or consumer.closed
                     if not batch and not is_over:
                         broker.wait(subscription, consumer)
@@ -219,10 +219,6 @@ class Subscriber:
     def received(self, subscription: Subscription, batch: Batch) -> bytes:
         """Return a batch as `received_messages` of a response."""
         return wire_format.ack_ids_of(subscription.name).received(batch.numbers, batch.frames, batch.attempts)
-
-    def barrier(self, broker: Broker, subscription: Subscription) -> Barrier | None:
-        """Return the barrier of the Publishes whose messages may be in a batch just taken. Called inside `open`."""
-        return self._engine.unanswered.barrier(broker.origin_of(subscription.name).name)
 
     def runner(self, subscription: Subscription) -> Runner | None:
         """Return the runner of a subscription's transforms, or None without transforms."""

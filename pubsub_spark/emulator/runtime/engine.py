@@ -21,11 +21,12 @@ from typing import NamedTuple, Protocol
 
 from pubsub_spark.emulator.runtime.clock import Clock
 from pubsub_spark.emulator.runtime.transforms import Transforms
-from pubsub_spark.emulator.runtime.unanswered import Unanswered
+from pubsub_spark.emulator.runtime.unanswered import Barrier, Unanswered
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer
 from pubsub_spark.emulator.state.events import Event
 from pubsub_spark.emulator.state.state import State
+from pubsub_spark.emulator.state.subscription import Subscription
 
 _log = logging.getLogger("pubsub_spark.emulator")
 
@@ -121,6 +122,10 @@ class Engine:
         """Pass `listener` no more events."""
         with self._lock:
             self._listeners = [each for each in self._listeners if each != listener]
+
+    def barrier(self, subscription: Subscription) -> Barrier | None:
+        """Return the barrier of the Publishes whose messages may be in a batch just taken. Called inside `open`."""
+        return self.unanswered.barrier(self.broker.origin_of(subscription.name).name)
 
     def consumer(
         self,

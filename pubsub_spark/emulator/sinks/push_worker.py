@@ -151,8 +151,7 @@ class Pusher:
                 room = min(self._window.room(now), MAX_THREADS - self._window.outstanding)
                 taken = self._take(broker, room, now)
                 if taken:
-                    topic = broker.origin_of(self.subscription.name).name
-                    self._barrier = self._engine.unanswered.barrier(topic)
+                    self._barrier = self._engine.barrier(self.subscription)
                     for _ in taken:
                         self._window.started()
                     seconds = self.subscription.settings.ack_deadline
