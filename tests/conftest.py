@@ -6,6 +6,7 @@ The session costs seconds and a gigabyte, so it is made once, when the first tes
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -32,6 +33,16 @@ ROOT = Path(__file__).parent.parent
 # Machines are noisy: how long an example takes is not what a property is about.
 settings.register_profile("pubsub_spark", deadline=None)
 settings.load_profile("pubsub_spark")
+
+
+@pytest.fixture(autouse=True)
+def _same_log() -> Iterator[None]:
+    """A test that sets the level of the log, as a query with `logLevel` does, sets it for itself alone."""
+    log = logging.getLogger("pubsub_spark")
+    level, disabled = log.level, logging.root.manager.disable
+    yield
+    log.setLevel(level)
+    logging.disable(disabled)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """`register(spark)`: both names of the source, and the error when workers cannot import it."""
 
-import logging
 import os
 import shutil
 import subprocess
@@ -44,7 +43,6 @@ def test_name_of_another_source_is_told(
 ):
     """Where a Java source has the short name, as on Databricks, a WARNING names the other one, which works."""
     monkeypatch.setattr(PubSubDataSource, "name", classmethod(lambda cls: "rate"))
-    caplog.set_level(logging.WARNING, "pubsub_spark")  # the option `logLevel` of a query before this one stays
 
     pubsub_spark.register(spark)
 
