@@ -53,17 +53,17 @@ class PubSubBatchReader(DataSourceReader):
         A WARNING says if the read uses up delivery attempts of a dead-letter policy.
         """
         with self._backend.connect() as connection, suppress(ForbiddenError):
-            found = connection.admin.subscription(self._options.subscription)
-            subscription.refuse_unless_pulled(found)
-            if found.dead_letter_policy.dead_letter_topic:
+            existing = connection.admin.subscription(self._options.subscription)
+            subscription.refuse_unless_pulled(existing)
+            if existing.dead_letter_policy.dead_letter_topic:
                 logs.to_stderr(self._options.log_level)
                 _log.warning(
                     "each batch read of `%s` uses up a delivery attempt of the messages that it returns. Pub/Sub moves "
                     "a message to `%s` after %d attempts. Read a subscription without a dead-letter policy, or look at "
                     "messages with `pubsub-spark tail TOPIC`",
-                    found.name,
-                    found.dead_letter_policy.dead_letter_topic,
-                    found.dead_letter_policy.max_delivery_attempts,
+                    existing.name,
+                    existing.dead_letter_policy.dead_letter_topic,
+                    existing.dead_letter_policy.max_delivery_attempts,
                 )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002

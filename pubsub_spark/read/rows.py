@@ -128,12 +128,12 @@ class Rows:
     def _checked(self, messages: pa.RecordBatch, decoded: Decoded) -> Decoded:
         """Return the messages, with an error and no value if their attributes contradict the AsyncAPI document."""
         for name, expected in self.options.described_attributes:
-            found = attribute(messages, name)
-            wrong = pc.fill_null(pc.not_equal(found, expected), True)
+            actual = attribute(messages, name)
+            wrong = pc.fill_null(pc.not_equal(actual, expected), True)
             wrong = pc.and_(wrong, pc.is_null(decoded.error))
             if not pc.any(wrong).as_py():
                 continue
-            shown = pc.if_else(pc.is_null(found), "missing", pc.binary_join_element_wise("`", found, "`", ""))
+            shown = pc.if_else(pc.is_null(actual), "missing", pc.binary_join_element_wise("`", actual, "`", ""))
             reason = pc.binary_join_element_wise(f"attribute `{name}` is ", shown, f", not `{expected}`", "")
             error = pc.if_else(wrong, reason, decoded.error)
             decoded = decoded._replace(value=_null_where(wrong, decoded.value), error=error)

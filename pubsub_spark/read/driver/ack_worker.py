@@ -91,7 +91,7 @@ class AckWorker:
     def _acknowledge_redelivered(self, redelivered: list[Redelivered]) -> None:
         run = self._run
         deadline = run.runtime.monotonic() + self._times.send
-        ack_ids = [each.receipts.column("ack_id") for each in redelivered]
+        ack_ids = [redelivery.receipts.column("ack_id") for redelivery in redelivered]
         not_accepted = pa.concat_arrays(ack_ids)
         try:
             failed = acks.acknowledge(run.connection, run.subscription, ack_ids, deadline, runtime=run.runtime)
@@ -101,11 +101,11 @@ class AckWorker:
         else:
             self.acknowledged += failed.taken - len(failed.refused) - len(failed.unanswered)
             self.failed_acks += len(failed.refused)
-            run.stream.record_acks(failed.taken, any(each.has_keys for each in redelivered))
+            run.stream.record_acks(failed.taken, any(redelivery.has_keys for redelivery in redelivered))
             not_accepted = pa.concat_arrays([failed.refused, failed.unanswered])
         now = run.now()
         # One with an ordering key may be delivered again as long as an earlier one of its key is.
-        ids = message_ids(each.receipts for each in redelivered if not each.has_keys)
+        ids = message_ids(redelivery.receipts for redelivery in redelivered if not redelivery.has_keys)
         lost = [
             receipts if lease.is_expired(now) else receipts.filter(pc.is_in(receipts.column("ack_id"), not_accepted))
             for lease, receipts, _ in redelivered
@@ -116,7 +116,7 @@ class AckWorker:
                 ids[:, ~is_in(ids, [IdSet(lost_ids)])],
                 lost_ids,
                 now,
-                max(each.lease.end for each in redelivered) if len(lost_ids[0]) else 0.0,
+                max(redelivery.lease.end for redelivery in redelivered) if len(lost_ids[0]) else 0.0,
             )
             run.changed.notify_all()
 
@@ -163,7 +163,7 @@ class AckWorker:
         def ack_ids() -> Iterator[pa.Array]:
             try:
                 receipts = run.staging.receipts(part.batch, part.number, part.length)
-                yield from part.left(each.column("ack_id") for each in receipts)
+                yield from part.left(batch.column("ack_id") for batch in receipts)
             except Exception as error:  # raised after the answers to the requests in flight
                 unreadable.append(error)
 
@@ -205,7 +205,7 @@ class AckWorker:
         run = self._run
         receipts = list(run.staging.receipts(part.batch, part.number, part.length))
         if refused is not None:
-            receipts = [each.filter(pc.is_in(each.column("ack_id"), refused)) for each in receipts]
+            receipts = [batch.filter(pc.is_in(batch.column("ack_id"), refused)) for batch in receipts]
         ids = message_ids(receipts)
         with run.changed:
             run.ledger.doubt(part, ids, run.now())

@@ -349,7 +349,7 @@ class ActiveRun:
     def _warn_of_one_batch(self) -> None:
         """Log that a query which asked for one offset has read one batch, and that there may be more messages."""
         triggers, plans = self._triggers, self._planner.plans.values()
-        pulled = any(isinstance(each, PullPartition) for partitions in plans for each in partitions)
+        pulled = any(isinstance(partition, PullPartition) for partitions in plans for partition in partitions)
         if triggers.is_only and (pulled or self.run.stream.message_count):
             _log.warning(
                 "the query has read one batch of `%s`, and there may be more messages. With `once` Spark runs one "

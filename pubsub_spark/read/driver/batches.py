@@ -43,11 +43,11 @@ def new_batch(
     now = run.now()
     with run.changed:
         in_doubt = list(ledger.in_doubt.runs) if pulls else []
-        reads = frozenset(each.path for each in in_doubt)
+        reads = frozenset(id_run.path for id_run in in_doubt)
         ledger.plan(batch, now, reads)
         ledger.stage(batch, 0, len(content), driver_part, lease)
         for part in ledger.parts_of(batch):
-            ledger.keep(part, [pa.concat_arrays([each.receipts.column("ack_id")]) for each in taken])
+            ledger.keep(part, [pa.concat_arrays([delivery.receipts.column("ack_id")]) for delivery in taken])
         deadline = ledger.deadline(batch, now)
         committed = [(part.batch, part.number, part.length) for part in ledger.undoubted]
     if not pulls:
@@ -118,7 +118,7 @@ def doubt_ids(run: Run) -> None:
 def drop_redelivered(run: Run) -> None:
     """Have the driver stream's messages whose ids are in doubt acknowledged at once."""
     with run.changed:
-        sets = [each.ids for each in run.ledger.in_doubt.runs]
+        sets = [id_run.ids for id_run in run.ledger.in_doubt.runs]
     if not sets:
         return
     dropped = run.stream.drop(lambda ids: is_in(digests(ids), sets))

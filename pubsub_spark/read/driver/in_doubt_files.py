@@ -21,7 +21,7 @@ def write_in_doubt(run: Run, planned: Iterable[IdRun] = ()) -> None:
     with run.changed:
         in_doubt = run.ledger.in_doubt
         lost = in_doubt.compact(run.now())
-        runs = {each.path: each for each in (*planned, *in_doubt.runs)}
+        runs = {id_run.path: id_run for id_run in (*planned, *in_doubt.runs)}
         written = set(in_doubt.files)
         obsolete = in_doubt.obsolete(run.ledger.reads)
     if lost:
@@ -33,10 +33,10 @@ def write_in_doubt(run: Run, planned: Iterable[IdRun] = ()) -> None:
             KEPT_SECONDS // 86400,
             in_doubt.max_ids,
         )
-    for each in runs.values():
-        if each.path not in written:
-            until = run.runtime.wall() + each.until - run.now()
-            run.staging.write_ids(each.path, each.ids.digests, until=until, batch=each.batch, topic=run.topic)
+    for id_run in runs.values():
+        if id_run.path not in written:
+            until = run.runtime.wall() + id_run.until - run.now()
+            run.staging.write_ids(id_run.path, id_run.ids.digests, until=until, batch=id_run.batch, topic=run.topic)
     for path in obsolete:
         run.staging.delete_file(path)
     with run.changed:

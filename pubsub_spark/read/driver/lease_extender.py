@@ -71,11 +71,11 @@ class LeaseExtender:
         run.stream.log_outage()
         now = run.now()
         buffered = run.stream.due(now)
-        if buffered and (refused := self._extend(each.column("ack_id") for each in buffered)) is not None:
+        if buffered and (refused := self._extend(receipts.column("ack_id") for receipts in buffered)) is not None:
             run.stream.record_extension(now, run.now(), refused)
         if expired := run.stream.take_expired():
             deadline = run.runtime.monotonic() + self._times.timeout
-            ack_ids = (each.column("ack_id") for each in expired)
+            ack_ids = (receipts.column("ack_id") for receipts in expired)
             with run.changed:  # before they can be redelivered
                 run.ledger.returned(now)
             returned = acks.nack(run.connection, run.subscription, ack_ids, deadline, runtime=run.runtime)

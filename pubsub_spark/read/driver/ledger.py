@@ -252,7 +252,7 @@ class AckLedger:
 
     def keep(self, part: Part, ack_ids: list[pa.Array]) -> None:
         """Keep the ack ids of a part in memory if there is room. Their arrays must own their memory."""
-        kept = sum(ids.nbytes for each in self._all() for ids in each.ack_ids or ())
+        kept = sum(ids.nbytes for part in self._all() for ids in part.ack_ids or ())
         if kept + sum(ids.nbytes for ids in ack_ids) <= self.max_kept_bytes:
             part.ack_ids = ack_ids
 

@@ -114,16 +114,16 @@ class Start:
 
     def _report_other_area(self, batch: int) -> None:
         """Report a replay of a batch that was staged elsewhere: without its rows, it must not be acknowledged there."""
-        what = (
+        replay = (
             f"Batch {batch} of `{self.options.subscription}` is not committed and was staged in another "
             f"`stagingLocation` than `{self.store.location}`"
         )
         if self.options.fail_on_data_loss:
             raise StagingError(
-                f"{what}. Use that one until the batch is committed, or set failOnDataLoss=false to replay it without "
-                "rows: its messages will be delivered again. Then never use the other location again."
+                f"{replay}. Use that one until the batch is committed, or set failOnDataLoss=false to replay it "
+                "without rows: its messages will be delivered again. Then never use the other location again."
             )
-        _log.warning("%s. It is replayed without rows, and its messages will be delivered again", what)
+        _log.warning("%s. It is replayed without rows, and its messages will be delivered again", replay)
 
     def _ledger(self, staging: Staging, committed: int, last_deleted: int, topic: str | None) -> AckLedger:
         """Return the ledger of the parts that earlier runs have staged and Spark has committed."""
@@ -152,11 +152,11 @@ def check_not_behind(options: ReadOptions, batch: int, staging: Staging) -> int:
     return last_deleted
 
 
-def report_loss(options: ReadOptions, what: str) -> None:
+def report_loss(options: ReadOptions, loss: str) -> None:
     """Raise StagingError for batches that Spark asks for and that are deleted. Log it with `failOnDataLoss=false`."""
     if options.fail_on_data_loss:
         raise StagingError(
-            f"{what}, so its rows cannot be delivered again. Start a new checkpoint location, or set "
+            f"{loss}, so its rows cannot be delivered again. Start a new checkpoint location, or set "
             "failOnDataLoss=false to continue without them."
         )
-    _log.warning("%s. Continuing without them (failOnDataLoss=false)", what)
+    _log.warning("%s. Continuing without them (failOnDataLoss=false)", loss)

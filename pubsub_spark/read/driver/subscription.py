@@ -45,24 +45,24 @@ def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> str | None:
             admin.topic(options.dead_letter)
         admin.check_permission("publish to", "topics", options.dead_letter, "pubsub.topics.publish")
     try:
-        found: types.Subscription | None = admin.subscription(options.subscription)
+        existing: types.Subscription | None = admin.subscription(options.subscription)
     except ForbiddenError:
-        found = None
+        existing = None
     except MissingError as error:
         if options.topic is None:
             raise MissingError(f"{error} With `topicId` the connector creates it.") from None
-        found = _create(admin, _wanted(options, options.topic))
-    if found is not None:
-        refuse_unless_pulled(found)
-        _check_topic(found, options)
-        _warn_of_other_settings(found, _wanted(options, found.topic))
+        existing = _create(admin, _wanted(options, options.topic))
+    if existing is not None:
+        refuse_unless_pulled(existing)
+        _check_topic(existing, options)
+        _warn_of_other_settings(existing, _wanted(options, existing.topic))
     _check_permissions(admin, options)
     if is_new:
         if options.starting_timestamp is not None:
             admin.seek(options.subscription, options.starting_timestamp)
         if options.starting_snapshot is not None:
             admin.seek(options.subscription, names.full(options.starting_snapshot, options.project, "snapshots"))
-    return None if found is None else str(found.topic)
+    return None if existing is None else str(existing.topic)
 
 
 def check_offset(options: ReadOptions, offset: Offset) -> None:
@@ -77,29 +77,29 @@ def check_offset(options: ReadOptions, offset: Offset) -> None:
         )
 
 
-def _check_topic(found: types.Subscription, options: ReadOptions) -> None:
+def _check_topic(existing: types.Subscription, options: ReadOptions) -> None:
     """Raise OptionsError unless the subscription is one of `topicId`.
 
     The backlog of a subscription whose topic was deleted can be read, but its topic is unknown.
     """
-    if options.topic in (None, found.topic):
+    if options.topic in (None, existing.topic):
         return
-    if found.topic == names.DELETED_TOPIC:
-        _log.warning("the topic of `%s` was deleted. Only the existing backlog will be read", found.name)
+    if existing.topic == names.DELETED_TOPIC:
+        _log.warning("the topic of `%s` was deleted. Only the existing backlog will be read", existing.name)
         return
     raise OptionsError(
         [
-            f"`topicId` is `{options.topic}`, but `{found.name}` is a subscription of `{found.topic}`. Correct "
+            f"`topicId` is `{options.topic}`, but `{existing.name}` is a subscription of `{existing.topic}`. Correct "
             "`topicId` or `subscriptionId`, or leave out `topicId`"
         ]
     )
 
 
-def _warn_of_other_settings(found: types.Subscription, wanted: types.Subscription) -> None:
+def _warn_of_other_settings(existing: types.Subscription, wanted: types.Subscription) -> None:
     """Log the options for a subscription to be created that differ from the existing one, which is not changed."""
     from google.pubsub_v1 import types
 
-    current = types.Subscription.pb(found)
+    current = types.Subscription.pb(existing)
     other = [
         field.json_name
         for field, value in types.Subscription.pb(wanted).ListFields()
@@ -109,7 +109,7 @@ def _warn_of_other_settings(found: types.Subscription, wanted: types.Subscriptio
         _log.warning(
             "`%s` exists with other settings than %s, which are for a subscription that is created. Change the "
             "subscription, or leave these options out",
-            found.name,
+            existing.name,
             ", ".join(f"`{name}`" for name in other),
         )
 

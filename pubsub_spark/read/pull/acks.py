@@ -184,14 +184,14 @@ class _Request(NamedTuple):
 class _Sender:
     """The requests of one call of `acknowledge` or `extend`, until each is answered or the deadline is over.
 
-    call, empty: the RPC and its request without ids. what: its ids, in words for the log.
+    call, empty: the RPC and its request without ids. ids_name: its ids, in words for the log.
     """
 
     call: Callable[[str, bytes, float], Any]
     empty: Any
     ack_ids: Iterable[pa.Array]
     deadline: float
-    what: str
+    ids_name: str
     take_until: float
     runtime: Runtime
     pauses: Pauses
@@ -224,7 +224,7 @@ class _Sender:
             else:
                 break
         if self._denied:
-            _log.warning("%d %s of `%s` are refused: %s", self._denied, self.what, subscription, self._reason)
+            _log.warning("%d %s of `%s` are refused: %s", self._denied, self.ids_name, subscription, self._reason)
         return FailedIds(_joined(self._refused), _joined(self._unanswered), self._taken, self._complete)
 
     def _next(self, now: float) -> list[_Request]:
@@ -270,7 +270,7 @@ class _Sender:
             self._unanswered.append(ids)
         else:
             again = requests(self.empty, ids, self._window.bytes)
-            self._retries.extend((now + pause, _Request(*each, retries)) for each in again)
+            self._retries.extend((now + pause, _Request(*parts, retries)) for parts in again)
 
 
 def _merged(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:

@@ -112,7 +112,7 @@ class DriverStream:
 
     def _sizes(self) -> deque[tuple[int, int]]:
         """Return the number of buffered messages and their bytes, poll by poll."""
-        return deque((each.received.messages.num_rows, size(each.received.messages)) for each in self._buffer)
+        return deque((poll.received.messages.num_rows, size(poll.received.messages)) for poll in self._buffer)
 
     def _reaches(self, share: float, outstanding: deque[tuple[int, int]]) -> bool:
         """Return whether so many messages and bytes are such a share of a limit, or more."""
@@ -179,7 +179,7 @@ class DriverStream:
     def message_count(self) -> int:
         """The number of buffered messages."""
         with self._lock:
-            return sum(each.received.messages.num_rows for each in self._buffer)
+            return sum(poll.received.messages.num_rows for poll in self._buffer)
 
     @property
     def is_flow_controlled(self) -> bool:
@@ -203,7 +203,7 @@ class DriverStream:
     def oldest_publish_time(self) -> float | None:
         """The publish time of the oldest buffered message, in seconds since the epoch."""
         with self._lock:
-            times = [pc.min(each.received.messages.column("publish_time")).value for each in self._buffer]
+            times = [pc.min(poll.received.messages.column("publish_time")).value for poll in self._buffer]
         return min(times) / 1e6 if times else None
 
     def take(self, max_messages: int, max_bytes: int) -> tuple[Lease | None, list[Received]]:
@@ -220,8 +220,8 @@ class DriverStream:
                 max_messages -= first.received.messages.num_rows
                 max_bytes -= size(first.received.messages)
             self._flow_controlled = False
-        lease = min((each.lease for each in taken), key=lambda lease: lease.end, default=None)
-        return lease, [each.received for each in taken]
+        lease = min((poll.lease for poll in taken), key=lambda lease: lease.end, default=None)
+        return lease, [poll.received for poll in taken]
 
     def take_expired(self) -> list[pa.RecordBatch]:
         """Remove and return the receipts of messages whose lease has ended. The caller nacks them: `record_acks`."""
@@ -232,8 +232,8 @@ class DriverStream:
 
     def _set_expired_aside(self) -> None:
         now = self._clock()
-        self._expired += [each.received.receipts for each in self._buffer if each.lease.is_expired(now)]
-        self._buffer = [each for each in self._buffer if not each.lease.is_expired(now)]
+        self._expired += [poll.received.receipts for poll in self._buffer if poll.lease.is_expired(now)]
+        self._buffer = [poll for poll in self._buffer if not poll.lease.is_expired(now)]
 
     def drop(self, is_unwanted: Callable[[pa.Array], np.ndarray[Any, np.dtype[np.bool_]]]) -> list[Redelivered]:
         """Remove the buffered messages that are unwanted. Return them, to be acknowledged at once.
@@ -242,16 +242,16 @@ class DriverStream:
         """
         dropped: list[Redelivered] = []
         with self._lock:
-            for index, each in enumerate(self._buffer):
-                messages, receipts = each.received
+            for index, poll in enumerate(self._buffer):
+                messages, receipts = poll.received
                 unwanted = is_unwanted(messages.column("message_id"))
                 if unwanted.any():
                     has_keys = has_text(messages.column("ordering_key"))
-                    dropped.append(Redelivered(each.lease, receipts.filter(pa.array(unwanted)), has_keys))
+                    dropped.append(Redelivered(poll.lease, receipts.filter(pa.array(unwanted)), has_keys))
                     kept = pa.array(~unwanted)
                     wanted = Received(messages.filter(kept), receipts.filter(kept))
-                    self._buffer[index] = replace(each, received=wanted)
-            self._buffer = [each for each in self._buffer if each.received.messages.num_rows]
+                    self._buffer[index] = replace(poll, received=wanted)
+            self._buffer = [poll for poll in self._buffer if poll.received.messages.num_rows]
         return dropped
 
     def record_acks(self, messages: int, has_keys: bool = False) -> None:
@@ -268,14 +268,14 @@ class DriverStream:
     def due(self, now: float) -> list[pa.RecordBatch]:
         """Return the receipts of the buffered messages whose lease is to be extended now."""
         with self._lock:
-            return [each.received.receipts for each in self._buffer if each.lease.is_due(now)]
+            return [poll.received.receipts for poll in self._buffer if poll.lease.is_due(now)]
 
     def record_extension(self, sent: float, answered: float, refused: bool = False) -> None:
         """Record the answer to an extension of the leases that were due at `sent`. See `Lease.extended`."""
         with self._lock:
             self._buffer = [
-                replace(each, lease=each.lease.extended(sent, answered, refused)) if each.lease.is_due(sent) else each
-                for each in self._buffer
+                replace(poll, lease=poll.lease.extended(sent, answered, refused)) if poll.lease.is_due(sent) else poll
+                for poll in self._buffer
             ]
 
     def close(self) -> list[pa.RecordBatch]:
@@ -287,7 +287,7 @@ class DriverStream:
                 rest += arriving
         rest += self._stream.close()
         with self._lock:
-            left = [*self._expired, *(each.received.receipts for each in self._buffer)]
+            left = [*self._expired, *(poll.received.receipts for poll in self._buffer)]
             if rest:
                 left.append(received(rest).receipts)
             self._buffer = []

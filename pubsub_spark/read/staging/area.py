@@ -111,9 +111,9 @@ class Staging:
         Spark, and must not be acknowledged.
         """
         names = self.store.list(self._path(f"{batch}/"))
-        found = {int(n[5:]): size for n, size in names.items() if n.startswith("part-") and n[5:].isdigit()}
-        listed = self._manifest(batch) if "manifest" in names else sorted(found)
-        return {part: found[part] for part in listed if part in found}
+        sizes = {int(n[5:]): size for n, size in names.items() if n.startswith("part-") and n[5:].isdigit()}
+        listed = self._manifest(batch) if "manifest" in names else sorted(sizes)
+        return {part: sizes[part] for part in listed if part in sizes}
 
     def messages(self, batch: int, part: int) -> Iterator[pa.RecordBatch] | None:
         """Return the messages of a part, as record batches of the schema MESSAGES, or None if it is not staged."""

@@ -27,8 +27,8 @@ Digests: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.uint64]]  # shape (
 def digests(ids: pa.Array) -> Digests:
     """Return the digests of an Arrow string array, in its order. A null also has one."""
     texts = ids.cast(pa.binary()).to_pylist()
-    found = b"".join(blake2b(text or b"", digest_size=16).digest() for text in texts)
-    return np.frombuffer(found, np.uint64).reshape(-1, 2).T
+    hashes = b"".join(blake2b(text or b"", digest_size=16).digest() for text in texts)
+    return np.frombuffer(hashes, np.uint64).reshape(-1, 2).T
 
 
 def merged(parts: Sequence[Digests]) -> Digests:
@@ -39,7 +39,7 @@ def merged(parts: Sequence[Digests]) -> Digests:
 
 def message_ids(receipts: Iterable[pa.RecordBatch]) -> Digests:
     """Return the sorted digests of the message ids of receipts."""
-    return merged([digests(each.column("message_id")) for each in receipts])
+    return merged([digests(batch.column("message_id")) for batch in receipts])
 
 
 @dataclass(eq=False)
@@ -66,26 +66,26 @@ class IdSet:
         shift, occurs = self._prefixes
         prefixes = wanted[0] >> shift
         looked = np.flatnonzero((occurs[prefixes >> np.uint64(3)] >> (prefixes & np.uint64(7)).astype(np.uint8)) & 1)
-        found = [looked[:0]]
+        places = [looked[:0]]
         first, second = wanted[:, looked]
         at = np.searchsorted(self.digests[0], first)
         while len(looked):
             same = at < self.digests.shape[1]
             same[same] = self.digests[0, at[same]] == first[same]
             looked, first, second, at = looked[same], first[same], second[same], at[same]
-            found.append(looked[self.digests[1, at] == second])
+            places.append(looked[self.digests[1, at] == second])
             at = at + 1
-        return np.concatenate(found)
+        return np.concatenate(places)
 
 
 def is_in(wanted: Digests, sets: Iterable[IdSet]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return which of the ids are in one of the sets."""
     order = np.argsort(wanted[0])  # neighbours look at the same memory
     ordered = wanted[:, order]
-    found = np.zeros(len(order), np.bool_)
-    for each in sets:
-        found[order[each.places(ordered)]] = True
-    return found
+    are_in = np.zeros(len(order), np.bool_)
+    for ids in sets:
+        are_in[order[ids.places(ordered)]] = True
+    return are_in
 
 
 def serialized(ids: Digests, **metadata: str | int | float | None) -> bytes:
@@ -94,7 +94,7 @@ def serialized(ids: Digests, **metadata: str | int | float | None) -> bytes:
     schema = pa.schema([("first", pa.uint64()), ("second", pa.uint64())], texts)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays([pa.array(each) for each in ids], schema=schema))
+        writer.write_batch(pa.RecordBatch.from_arrays([pa.array(column) for column in ids], schema=schema))
     return bytes(sink.getvalue().to_pybytes())
 
 

@@ -160,9 +160,9 @@ def messages(part: Any, name: str = "part") -> Iterator[pa.RecordBatch]:
 def receipts(buffers: Sequence[Buffer]) -> Iterator[pa.RecordBatch]:
     """Yield the receipts in the buffers of a part, as record batches of the schema RECEIPTS."""
     part = pa.py_buffer(b"".join(buffers))
-    found = footer(part)
-    start = found.messages_length
-    for length in found.receipts_lengths:
+    read = footer(part)
+    start = read.messages_length
+    for length in read.receipts_lengths:
         yield from receipt_batches(part.slice(start, length), "part")
         start += length
 

@@ -367,8 +367,8 @@ def _google_tokens(store: Store) -> Callable[[], Any]:
 
     from ...backend import google_credentials
 
-    found = google_credentials.load(store.credentials_json, store.location, store._metadata_seconds)
-    fetch = GoogleCredentialProvider(with_scopes_if_required(found, _SCOPES))
+    credentials = google_credentials.load(store.credentials_json, store.location, store._metadata_seconds)
+    fetch = GoogleCredentialProvider(with_scopes_if_required(credentials, _SCOPES))
 
     def token() -> Any:
         end = time.monotonic() + store._request_seconds

@@ -36,7 +36,7 @@ def find(location: str) -> list[StagedStream]:
     for entry in store.entries():
         *folder, path = entry.path.split("/", 3)
         folders[tuple(folder)].append(entry._replace(path=path))
-    found = [
+    streams = [
         StagedStream(
             Staging(store, f"projects/{folder[0]}/subscriptions/{folder[1]}", folder[2]),
             changed=max(file.changed for file in files),
@@ -47,4 +47,4 @@ def find(location: str) -> list[StagedStream]:
         for folder, files in folders.items()
         if len(folder) == 3 and any(file.path == TOKEN for file in files)
     ]
-    return sorted(found, key=lambda stream: stream.changed)
+    return sorted(streams, key=lambda stream: stream.changed)

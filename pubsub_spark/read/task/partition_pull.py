@@ -197,7 +197,7 @@ def _ids_in_doubt(staging: Staging) -> list[IdSet]:
 
 def _excluded_ids(staging: Staging, paths: Sequence[str]) -> list[IdSet]:
     """Return the ids in these files. A reused worker reads only new files."""
-    ids = {(staging, path): _excluded.get((staging, path)) for path in paths}
+    known = {(staging, path): _excluded.get((staging, path)) for path in paths}
     _excluded.clear()
-    _excluded.update({key: IdSet(staging.read_ids(key[1])[0]) if each is None else each for key, each in ids.items()})
+    _excluded.update({key: ids or IdSet(staging.read_ids(key[1])[0]) for key, ids in known.items()})
     return list(_excluded.values())

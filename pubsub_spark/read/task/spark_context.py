@@ -36,11 +36,11 @@ def task_slots(setting: Callable[[str], str | None], cores: int) -> int | None:
     https://spark.apache.org/docs/latest/configuration.html
     """
     master = (setting("spark.master") or "").replace(" ", "")
-    if found := _LOCAL.fullmatch(master):
-        return cores if found[1] == "*" else int(found[1] or 1)
+    if match := _LOCAL.fullmatch(master):
+        return cores if match[1] == "*" else int(match[1] or 1)
     per_task = _number(setting("spark.task.cpus")) or 1
-    if found := _LOCAL_CLUSTER.fullmatch(master):
-        return int(found[1]) * max(1, int(found[2]) // per_task)
+    if match := _LOCAL_CLUSTER.fullmatch(master):
+        return int(match[1]) * max(1, int(match[2]) // per_task)
     executors = _number(setting("spark.executor.instances"))
     if setting("spark.dynamicAllocation.enabled") == "true":  # tasks that wait for a slot bring executors up to this
         executors = _number(setting("spark.dynamicAllocation.maxExecutors")) or executors
