@@ -33,7 +33,7 @@ except ImportError:  # no dependency of ours: `pip install pyruhvro` to compare
 
 sys.path[:0] = [str(Path(__file__).parent.parent)]
 
-from pubsub_spark.codec.avro.codec import decoder, encoder, value_type  # noqa: E402
+from pubsub_spark.codec.avro import decoder, encoder, value_type  # noqa: E402
 from pubsub_spark.demo import flights  # noqa: E402
 from pubsub_spark.schema import avro  # noqa: E402
 

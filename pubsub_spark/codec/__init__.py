@@ -1,6 +1,5 @@
 """Codecs: payloads to columns and back, by the schema of a topic.
 
-interface     the functions of a schema type's codec
 avro/         Avro                    protobuf/     Protocol Buffers      json/   JSON, with or without a schema
 registry      schema@revision to codec: `Decoder`, `Encoder`, and the type of the column `value`
 spark_types   Spark types made from Arrow types

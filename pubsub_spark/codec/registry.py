@@ -5,8 +5,7 @@ messages by the revision that each names, fetches a revision it has not seen, an
 compiled for (that revision, the reader's, the encoding). Parsed definitions and compiled codecs are kept for the life
 of the process. A `Decoder` fetches a revision once.
 
-The work is done by the module `codec` of each schema type's package (`codec.avro`, `codec.protobuf`): three functions,
-`interface.Codec`.
+The work is done by the package of each schema type (`codec.avro`, `codec.protobuf`): three functions, `Codec`.
 """
 
 from __future__ import annotations
@@ -15,12 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, get_args
 
 import numpy as np
 import pyarrow as pa
 
-from pubsub_spark.codec.interface import Codec, DecodeMessages
 from pubsub_spark.errors import OptionsError, SchemaError
 from pubsub_spark.schema.definition import Definition, Encoding, InvalidSchema
 from pubsub_spark.schema.schema_types import SCHEMA_TYPES, SchemaType, parse
@@ -33,6 +31,26 @@ __all__ = ["Decoded", "Decoder", "Encoder", "SchemaRevision", "TopicSchema", "co
 # Definitions, and decoders, cached per process: the revisions that a schema may have (20), times a few schemas and two
 # encodings.
 _CACHED_REVISIONS = 256
+
+# From messages to (values, reasons): in each row one of the two is null
+DecodeMessages = Callable[[pa.BinaryArray], tuple[pa.StructArray, pa.StringArray]]
+# From rows to messages. Raises RowError with the row and the column that cannot be encoded
+EncodeRows = Callable[[pa.StructArray], pa.BinaryArray]
+
+
+class Codec(Protocol):
+    """The interface of a schema type's package. Definitions are parsed by `schema`, of the same type."""
+
+    def value_type(self, definition: Definition) -> pa.StructType:
+        """Return the type of the column `value`. Raises SchemaError with the path of a type that Spark cannot hold."""
+
+    def decoder(self, writer: Definition, reader: Definition, encoding: Encoding) -> DecodeMessages:
+        """Return the decoder of messages of revision `writer` to values of the type of `reader`."""
+
+    def encoder(
+        self, definition: Definition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool
+    ) -> EncodeRows:
+        """Return the encoder of rows of a type. Raises SchemaError with every column that does not fit."""
 
 
 @dataclass(frozen=True)
@@ -204,12 +222,10 @@ def _decode(type_: SchemaType, writer: str, reader: str, encoding: Encoding) -> 
 
 def codec_of(type_: SchemaType) -> Codec:
     """Return the codec of a schema type, imported when first used."""
-    return cast("Codec", import_module(f"pubsub_spark.codec.{SCHEMA_TYPES[type_].package}.codec"))
+    return cast("Codec", import_module(f"pubsub_spark.codec.{SCHEMA_TYPES[type_].package}"))
 
 
-def _groups(
-    *columns: pa.StringArray,
-) -> list[tuple[tuple[str, ...], np.ndarray[tuple[int], np.dtype[np.int64]]]]:
+def _groups(*columns: pa.StringArray) -> list[tuple[tuple[str, ...], np.ndarray[tuple[int], np.dtype[np.int64]]]]:
     """Return the messages grouped by equal values in all columns.
 
     Each group is (the values, the indices in rising order).

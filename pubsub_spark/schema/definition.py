@@ -14,16 +14,6 @@ from typing import Literal, Protocol
 
 Encoding = Literal["BINARY", "JSON"]
 
-__all__ = [
-    "Definition",
-    "Encoding",
-    "ForbiddenImport",
-    "IncompatibleSchema",
-    "InvalidMessage",
-    "InvalidSchema",
-    "Mismatch",
-]
-
 
 class _SchemaFinding(ValueError):  # noqa: N818 (about a text or a message, not a failure)
     """A sentence, which may quote the text or the message.

@@ -3,8 +3,8 @@
 This table is the one place where they are registered. To add a schema type: its name in `SchemaType`, its row in
 `SCHEMA_TYPES`, and two packages of one name:
 
-    schema.NAME         `parse(text)` and `check_compatible(old, new)`: see `schema.definition`
-    codec.NAME.codec    `value_type`, `decoder`, `encoder`: see `codec.interface.Codec`
+    schema.NAME    `parse(text)` and `check_compatible(old, new)`: see `schema.definition`
+    codec.NAME     `value_type`, `decoder`, `encoder`: see `codec.registry.Codec`
 
 A package is imported when its type is first used, so nothing here depends on it.
 """
@@ -15,17 +15,6 @@ from importlib import import_module
 from typing import Any, Final, Literal, NamedTuple, cast
 
 from pubsub_spark.schema.definition import Definition, Encoding, IncompatibleSchema, InvalidSchema
-
-__all__ = [
-    "ENCODINGS_BY_NUMBER",
-    "ENCODING_NUMBERS",
-    "SCHEMA_TYPES",
-    "SCHEMA_TYPES_BY_NUMBER",
-    "SCHEMA_TYPE_NUMBERS",
-    "SchemaType",
-    "check_compatible",
-    "parse",
-]
 
 SchemaType = Literal["AVRO", "PROTOCOL_BUFFER"]
 

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pubsub_spark.codec.avro.codec import decoder, encoder, value_type
+from pubsub_spark.codec.avro import decoder, encoder, value_type
 from pubsub_spark.codec.avro.types import variants, widened
 from pubsub_spark.codec.json import reader
 from pubsub_spark.codec.spark_types import struct_type

@@ -1,8 +1,37 @@
-"""Avro: binary and JSON messages to columns, and columns to messages.
+"""Avro: binary and JSON messages to columns, and columns to messages. The functions here are a `registry.Codec`.
 
-codec          the functions of `codec.interface`           types         a node's column, in Arrow
-columns        all messages of a batch to Arrow             decimals      decimals between Avro and Arrow
-cursor_arrays  Arrow arrays of the values at cursors        byte_columns  the buffers that messages are joined from
-decode         columns, and a reason for the rest           encode        rows to messages
-json           the plans and writers of JSON messages
+types          a node's column, in Arrow                    decimals      decimals between Avro and Arrow
+columns        all messages of a batch to Arrow             byte_columns  the buffers that messages are joined from
+cursor_arrays  Arrow arrays of the values at cursors        encode        rows to messages
+decode         columns, and a reason for the rest           json          the plans and writers of JSON messages
 """
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from pubsub_spark.codec.avro import types
+from pubsub_spark.codec.avro.decode import AvroDecoder
+from pubsub_spark.codec.avro.encode import compile_rows
+from pubsub_spark.codec.avro.json import compile_writer
+from pubsub_spark.schema.avro import AvroDefinition
+from pubsub_spark.schema.definition import Encoding
+
+__all__ = ["decoder", "encoder", "value_type"]
+
+decoder = AvroDecoder
+
+
+def value_type(definition: AvroDefinition) -> pa.StructType:
+    """Return the type of the column `value`."""
+    return types.value_type(definition.root)
+
+
+def encoder(
+    definition: AvroDefinition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool
+) -> Callable[[pa.StructArray], pa.BinaryArray]:
+    """Return the encoder of rows of a type."""
+    value_type(definition)
+    binary = compile_rows(definition.root, source_type, ignore_extra)
+    to_json = compile_writer(definition) if encoding == "JSON" else None
+    return lambda rows: to_json(binary(rows)) if to_json else binary(rows)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.codec.avro.codec import decoder, encoder
+from pubsub_spark.codec.avro import decoder, encoder
 from pubsub_spark.errors import DataError, SchemaError
 from pubsub_spark.schema import avro
 

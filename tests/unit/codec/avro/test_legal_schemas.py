@@ -12,7 +12,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.codec.avro.codec import decoder, encoder
+from pubsub_spark.codec.avro import decoder, encoder
 from pubsub_spark.schema import avro
 from pubsub_spark.schema.definition import Encoding, InvalidMessage
 

@@ -11,7 +11,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.codec.avro.codec import decoder
+from pubsub_spark.codec.avro import decoder
 from pubsub_spark.schema import avro
 from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.codec.avro.codec import decoder, encoder
+from pubsub_spark.codec.avro import decoder, encoder
 from pubsub_spark.schema import avro
 from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.codec.protobuf.codec import encoder, value_type
+from pubsub_spark.codec.protobuf import encoder, value_type
 from pubsub_spark.codec.protobuf.encode import ProtobufEncoder
 from pubsub_spark.errors import DataError, SchemaError
 from pubsub_spark.schema.protobuf import parse

@@ -11,7 +11,7 @@ import pytest
 from google.protobuf import json_format
 
 from pubsub_spark.codec.json.reader import UNCOMMON, JsonReader
-from pubsub_spark.codec.protobuf.codec import decoder, encoder, value_type
+from pubsub_spark.codec.protobuf import decoder, encoder, value_type
 from pubsub_spark.codec.protobuf.decode import ProtobufDecoder
 from pubsub_spark.codec.protobuf.encode import ProtobufEncoder
 from pubsub_spark.codec.protobuf.json import compile_reader
