@@ -27,6 +27,7 @@ from pubsub_spark.codec.arrays import at_rows, offsets_of, repeats
 from pubsub_spark.codec.avro import decimals
 from pubsub_spark.codec.avro.cursor_arrays import Read, numbers, read_items, segments
 from pubsub_spark.codec.avro.types import column_of, variants, widened
+from pubsub_spark.schema.avro import schema_tree as tree
 from pubsub_spark.schema.avro.array_items import empty_items
 from pubsub_spark.schema.avro.batch_check import compile_check, is_utf8
 from pubsub_spark.schema.avro.compatibility import best_branch, written_field
@@ -35,21 +36,6 @@ from pubsub_spark.schema.avro.datum import DatumSerializer
 from pubsub_spark.schema.avro.error_locator import least_bytes
 from pubsub_spark.schema.avro.json_encoding import quoted
 from pubsub_spark.schema.avro.mismatch import Mismatch, Unresolvable
-from pubsub_spark.schema.avro.schema_tree import (
-    INT,
-    LONG,
-    Array,
-    Enum,
-    Field,
-    Fixed,
-    Map,
-    Named,
-    Node,
-    Primitive,
-    Record,
-    Union,
-    weight,
-)
 from pubsub_spark.slices import slices
 
 Path = tuple[str, ...]
@@ -93,7 +79,7 @@ def batches(data: pa.BinaryArray) -> list[tuple[int, int]]:
     return list(slices(offsets_of(data), MAX_BATCH_MESSAGES, MAX_BATCH_BYTES))
 
 
-def compile_columns(writer: Node, reader: Node) -> ColumnReader:
+def compile_columns(writer: tree.Node, reader: tree.Node) -> ColumnReader:
     """Return the reader of two schemas.
 
     Raises Unresolvable if no message can be read, SchemaError if Spark has no such type.
@@ -101,7 +87,7 @@ def compile_columns(writer: Node, reader: Node) -> ColumnReader:
     return ColumnReader(_compile(writer, reader, ()), padding(writer))
 
 
-def constant(field: Field) -> pa.Array:
+def constant(field: tree.Field) -> pa.Array:
     """Return the default of a field that was not written, as an array of one.
 
     Raises Unresolvable if Spark has none.
@@ -119,21 +105,21 @@ def constant(field: Field) -> pa.Array:
     return value
 
 
-def _compile(writer: Node, reader: Node, path: Path) -> Read:
-    if isinstance(writer, Union):
+def _compile(writer: tree.Node, reader: tree.Node, path: Path) -> Read:
+    if isinstance(writer, tree.Union):
         return _written_union(writer, reader, path)
-    if isinstance(reader, Union):
+    if isinstance(reader, tree.Union):
         return _into_union(writer, reader, path)
     match writer, reader:
-        case Record(), Record():
+        case tree.Record(), tree.Record():
             return _record(writer, reader, path)
-        case Array(), Array():
+        case tree.Array(), tree.Array():
             return _array(writer, reader, path)
-        case Map(), Map():
+        case tree.Map(), tree.Map():
             return _map(writer, reader, path)
-        case Enum(), Enum():
+        case tree.Enum(), tree.Enum():
             return _enum(writer, reader, path)
-        case ((Fixed() | Primitive()), (Fixed() | Primitive())):
+        case ((tree.Fixed() | tree.Primitive()), (tree.Fixed() | tree.Primitive())):
             return _scalar(writer, reader, path)
     raise _unresolvable(writer, reader)
 
@@ -148,7 +134,7 @@ def _mismatch(reason: str, path: Path) -> Mismatch:
 # ---------------------------------------------------------------------------------------------------------- scalars
 
 
-def _scalar(writer: Fixed | Primitive, reader: Fixed | Primitive, path: Path) -> Read:
+def _scalar(writer: tree.Fixed | tree.Primitive, reader: tree.Fixed | tree.Primitive, path: Path) -> Read:
     _check_logical(writer, reader)
     type_ = column_of(reader).type
     match writer.kind, reader.kind:
@@ -166,7 +152,7 @@ def _scalar(writer: Fixed | Primitive, reader: Fixed | Primitive, path: Path) ->
         case "double", "double":
             return lambda cursors: numbers(cursors.doubles(), pa.float64())
         case ("bytes", "bytes") | ("fixed", "fixed"):
-            if isinstance(writer, Fixed) and isinstance(reader, Fixed) and writer.size != reader.size:
+            if isinstance(writer, tree.Fixed) and isinstance(reader, tree.Fixed) and writer.size != reader.size:
                 raise _unresolvable(writer, reader)
             take = _segments(writer)
             return _decimal(take, type_, path) if pa.types.is_decimal(type_) else take
@@ -181,7 +167,7 @@ def _scalar(writer: Fixed | Primitive, reader: Fixed | Primitive, path: Path) ->
 
 
 def _integer(narrow: bool, times: int, over: int, type_: pa.DataType, path: Path) -> Read:
-    low, high = INT if narrow else (-(LONG[1] // times), LONG[1] // times)
+    low, high = tree.INT if narrow else (-(tree.LONG[1] // times), tree.LONG[1] // times)
     width: type[Any] = np.int32 if type_.bit_width == 32 else np.int64
     bounded = narrow or times > 1
 
@@ -203,8 +189,8 @@ def _integer(narrow: bool, times: int, over: int, type_: pa.DataType, path: Path
     return read
 
 
-def _segments(writer: Fixed | Primitive) -> Callable[[Cursors], pa.BinaryArray]:
-    if not isinstance(writer, Fixed):
+def _segments(writer: tree.Fixed | tree.Primitive) -> Callable[[Cursors], pa.BinaryArray]:
+    if not isinstance(writer, tree.Fixed):
         return lambda cursors: segments(cursors, cursors.lengths())
     size = writer.size
     return lambda cursors: segments(cursors, cursors.fixed_lengths(size))
@@ -250,7 +236,7 @@ def _decimal(take: Callable[[Cursors], pa.BinaryArray], type_: pa.Decimal128Type
     return read
 
 
-def _enum(writer: Enum, reader: Enum, path: Path) -> Read:
+def _enum(writer: tree.Enum, reader: tree.Enum, path: Path) -> Read:
     symbols = _enum_symbols(writer, reader) or [None]  # without symbols every message falls back
     lacking = np.array([symbol is None for symbol in symbols])
     names = pa.array([symbol or "" for symbol in symbols], pa.string())
@@ -269,7 +255,7 @@ def _enum(writer: Enum, reader: Enum, path: Path) -> Read:
 # --------------------------------------------------------------------------------------------------- nested columns
 
 
-def _record(writer: Record, reader: Record, path: Path) -> Read:
+def _record(writer: tree.Record, reader: tree.Record, path: Path) -> Read:
     type_ = column_of(reader).type
     reads: list[list[tuple[Read, int]]] = [[] for _ in writer.fields]  # of a written field, each with its column
     constants: list[tuple[int, pa.Array]] = []
@@ -302,10 +288,10 @@ def _record(writer: Record, reader: Record, path: Path) -> Read:
     return read
 
 
-def _array(writer: Array, reader: Array, path: Path) -> Read:
+def _array(writer: tree.Array, reader: tree.Array, path: Path) -> Read:
     type_ = column_of(reader).type
     item = _compile(writer.items, reader.items, (ITEM, *path))
-    least, work = least_bytes(writer.items), weight(writer.items)
+    least, work = least_bytes(writer.items), tree.weight(writer.items)
 
     def read(cursors: Cursors) -> pa.Array:
         if least:
@@ -318,7 +304,7 @@ def _array(writer: Array, reader: Array, path: Path) -> Read:
     return read
 
 
-def _map(writer: Map, reader: Map, path: Path) -> Read:
+def _map(writer: tree.Map, reader: tree.Map, path: Path) -> Read:
     type_ = column_of(reader).type
     entry = pa.struct([type_.key_field, type_.item_field])
     item = _compile(writer.values, reader.values, (ITEM, *path))
@@ -336,7 +322,7 @@ def _map(writer: Map, reader: Map, path: Path) -> Read:
 # ----------------------------------------------------------------------------------------------------------- unions
 
 
-def _written_union(writer: Union, reader: Node, path: Path) -> Read:
+def _written_union(writer: tree.Union, reader: tree.Node, path: Path) -> Read:
     type_ = column_of(reader).type
     branches: dict[int, Read] = {}
     refused: dict[int, Unresolvable] = {}  # an error only for messages that use it
@@ -380,7 +366,7 @@ def _written_union(writer: Union, reader: Node, path: Path) -> Read:
     return read
 
 
-def _into_union(writer: Node, reader: Union, path: Path) -> Read:
+def _into_union(writer: tree.Node, reader: tree.Union, path: Path) -> Read:
     index = best_branch(writer, reader)
     if index is None:
         raise _unresolvable(writer, reader)
@@ -406,19 +392,19 @@ def _into_union(writer: Node, reader: Union, path: Path) -> Read:
 # ------------------------------------------------------------------------------------------------------ resolution
 
 
-def _unresolvable(writer: Node, reader: Node) -> Unresolvable:
+def _unresolvable(writer: tree.Node, reader: tree.Node) -> Unresolvable:
     """Return the error about two unrelated types."""
-    if isinstance(reader, Union):
+    if isinstance(reader, tree.Union):
         return Unresolvable(f"was written as {_name(writer)}, for which the reader's union has no branch")
     return Unresolvable(f"was written as {_name(writer)} and cannot be read as {_name(reader)}")
 
 
-def _enum_symbols(writer: Enum, reader: Enum) -> list[str | None]:
+def _enum_symbols(writer: tree.Enum, reader: tree.Enum) -> list[str | None]:
     """Return the reader's symbol for each of the writer's, or None if it has neither symbol nor default."""
     return [symbol if symbol in reader.symbols else reader.default for symbol in writer.symbols]
 
 
-def _time_scale(writer: Fixed | Primitive, reader: Fixed | Primitive) -> tuple[int, int]:
+def _time_scale(writer: tree.Fixed | tree.Primitive, reader: tree.Fixed | tree.Primitive) -> tuple[int, int]:
     """Return the factor and the divisor that make an integer the reader's column: (1, 1) if it is no timestamp."""
     wanted = reader.logical.name if reader.logical else ""
     if wanted not in _COLUMN_NANOSECONDS:
@@ -428,14 +414,14 @@ def _time_scale(writer: Fixed | Primitive, reader: Fixed | Primitive) -> tuple[i
     return max(1, unit // column), max(1, column // unit)
 
 
-def _check_logical(writer: Fixed | Primitive, reader: Fixed | Primitive) -> None:
+def _check_logical(writer: tree.Fixed | tree.Primitive, reader: tree.Fixed | tree.Primitive) -> None:
     """Raise Unresolvable when both are decimals, of different scales."""
     one, other = writer.logical, reader.logical
     if one and other and one.name == other.name == "decimal" and one.scale != other.scale:
         raise _unresolvable(writer, reader)
 
 
-def _name(node: Node) -> str:
-    name = f"{node.kind} `{node.name}`" if isinstance(node, Named) else f"`{node.kind}`"
-    logical = None if isinstance(node, Enum | Record | Array | Map | Union) else node.logical
+def _name(node: tree.Node) -> str:
+    name = f"{node.kind} `{node.name}`" if isinstance(node, tree.Named) else f"`{node.kind}`"
+    logical = None if isinstance(node, tree.Enum | tree.Record | tree.Array | tree.Map | tree.Union) else node.logical
     return f"decimal({logical.precision}, {logical.scale})" if logical and logical.name == "decimal" else name

@@ -26,20 +26,10 @@ from pubsub_spark.codec.json.reader import JsonReader, Plan
 from pubsub_spark.codec.json.writer import Write
 from pubsub_spark.errors import SchemaError
 from pubsub_spark.schema.avro import json_encoding
+from pubsub_spark.schema.avro import schema_tree as tree
 from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS
 from pubsub_spark.schema.avro.definition import AvroDefinition
 from pubsub_spark.schema.avro.mismatch import Mismatch
-from pubsub_spark.schema.avro.schema_tree import (
-    Array,
-    Enum,
-    Fixed,
-    Map,
-    Node,
-    Record,
-    Union,
-    type_name,
-    without_logical,
-)
 from pubsub_spark.schema.definition import InvalidMessage
 
 
@@ -53,7 +43,7 @@ def compile_reader(definition: AvroDefinition) -> JsonReader:
             raise InvalidMessage(mismatch.sentence()) from None
 
     try:
-        raw = without_logical(definition.root)
+        raw = tree.without_logical(definition.root)
         type_, plan = value_type(raw), _plan(raw)
     except SchemaError:
         return JsonReader(None, pa.binary(), lambda _: None, exact)
@@ -74,7 +64,7 @@ def compile_writer(definition: AvroDefinition) -> Callable[[pa.BinaryArray], pa.
 
     columns, write = None, None
     with suppress(SchemaError):
-        raw = without_logical(definition.root)
+        raw = tree.without_logical(definition.root)
         value_type(raw)
         columns, write = compile_columns(definition.root, raw), _writer(raw)
 
@@ -90,7 +80,7 @@ def compile_writer(definition: AvroDefinition) -> Callable[[pa.BinaryArray], pa.
     )
 
 
-def _members(union: Union) -> list[Node]:
+def _members(union: tree.Union) -> list[tree.Node]:
     """Return the branches that are not null.
 
     Raises SchemaError if both have one column, which does not identify the branch.
@@ -103,32 +93,32 @@ def _members(union: Union) -> list[Node]:
 # ---------------------------------------------------------------------------------------------------------- reading
 
 
-def _plan(node: Node) -> Plan:
+def _plan(node: tree.Node) -> Plan:
     """Return the plan of a value."""
-    if isinstance(node, Union):
+    if isinstance(node, tree.Union):
         plan = _union(node)
         return plan if len(variants(node)) < len(node.branches) else reader.required(plan)
     return _given(node) if node.kind == "null" else reader.required(_given(node))
 
 
-def _given(node: Node) -> Plan:
+def _given(node: tree.Node) -> Plan:
     """Return the plan of a value that is null if absent, as in a union's branch."""
     match node:
-        case Record(fields=fields):
+        case tree.Record(fields=fields):
             plans = [([field.name], _plan(field.node)) for field in fields]
             return reader.objects(plans, reader.of_names([field.name for field in fields]), size=len(fields))
-        case Array(items):
+        case tree.Array(items):
             return reader.lists(_plan(items))
-        case Map(values):
+        case tree.Map(values):
             return reader.maps(_PLANS["string"], _plan(values))
-        case Fixed(size=size):
+        case tree.Fixed(size=size):
             return reader.each_text(partial(_bytes, size), pa.binary())
-        case Enum(symbols=symbols):
+        case tree.Enum(symbols=symbols):
             return reader.texts(partial(_symbols, pa.array(symbols, pa.string())))
     return _PLANS[node.kind]
 
 
-def _union(node: Union) -> Plan:
+def _union(node: tree.Union) -> Plan:
     """Return the plan of a union's values: each is null, or an object with the branch as its only name."""
     kinds = _members(node)
     if not kinds:  # whose column is a struct without fields
@@ -139,7 +129,7 @@ def _union(node: Union) -> Plan:
         reader.require(bool((reader.given(arrays) == 1).all()))
         return arrays[0] if len(arrays) == 1 else reader.of_names(names)(arrays, length)
 
-    return reader.objects([([type_name(branch)], _given(branch)) for branch in kinds], build, size=1)
+    return reader.objects([([tree.type_name(branch)], _given(branch)) for branch in kinds], build, size=1)
 
 
 def _bytes(size: int | None, text: str) -> bytes:
@@ -173,25 +163,25 @@ _PLANS: Final = {
 # ---------------------------------------------------------------------------------------------------------- writing
 
 
-def _writer(node: Node) -> Write:
+def _writer(node: tree.Node) -> Write:
     match node:
-        case Record(fields=fields):
+        case tree.Record(fields=fields):
             writers = [(field.name, _writer(field.node)) for field in fields]
             return lambda array: writer.objects(
                 [(name, array.field(place), write) for place, (name, write) in enumerate(writers)], array
             )
-        case Array(items):
+        case tree.Array(items):
             return partial(writer.lists, write=_writer(items))
-        case Map(values):
+        case tree.Map(values):
             return partial(writer.maps, write_key=writer.strings, write=_writer(values))
-        case Union():
+        case tree.Union():
             return _union_writer(node)
     return _WRITERS[node.kind]
 
 
-def _union_writer(node: Union) -> Write:
+def _union_writer(node: tree.Union) -> Write:
     kinds = _members(node)
-    members = [(f"{{{dumps(type_name(branch), ensure_ascii=False)}:", _writer(branch)) for branch in kinds]
+    members = [(f"{{{dumps(tree.type_name(branch), ensure_ascii=False)}:", _writer(branch)) for branch in kinds]
 
     def write(array: pa.Array) -> pa.StringArray:
         columns = array.flatten() if len(members) > 1 else [array]

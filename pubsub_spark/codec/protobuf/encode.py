@@ -19,19 +19,8 @@ import pyarrow.compute as pc
 from google.protobuf.message_factory import GetMessageClass
 
 from pubsub_spark.codec.arrays import entries_of, list_offsets, named_structs
+from pubsub_spark.codec.protobuf import column_tree as tree
 from pubsub_spark.codec.protobuf import ptars_schema
-from pubsub_spark.codec.protobuf.column_tree import (
-    Array,
-    Column,
-    Enum,
-    Json,
-    Map,
-    Node,
-    Scalar,
-    Struct,
-    Time,
-    build_column_tree,
-)
 from pubsub_spark.codec.protobuf.json import compile_writer
 from pubsub_spark.codec.protobuf.types import SCALARS, TIMES, UNSIGNED, arrow_type
 from pubsub_spark.codec.rows import Unwritable, find_columns, fits, inside, unfit
@@ -58,7 +47,7 @@ class ProtobufEncoder:
     def __init__(
         self, definition: ProtobufDefinition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool = False
     ) -> None:
-        struct = build_column_tree(definition.message)
+        struct = tree.build_column_tree(definition.message)
         self._fields = _compile_fields(struct, source_type, "", ignore_extra)
         self._handler = ptars_schema.payload_writer(struct)
         self._write_json = compile_writer(definition) if encoding == "JSON" else None
@@ -82,12 +71,12 @@ class ProtobufEncoder:
             raise DataError(f"The {len(rows)} rows of an Arrow batch cannot be written at once: {error}") from None
 
 
-def _compile_fields(struct: Struct, source: pa.StructType, path: str, ignore_extra: bool) -> _Fields:
+def _compile_fields(struct: tree.Struct, source: pa.StructType, path: str, ignore_extra: bool) -> _Fields:
     """Return the conversion of a message's columns. Raises SchemaError with every column that does not fit."""
     if struct.unmapped:
         raise SchemaError(f"Field `{struct.unmapped[0]}` is required, and a message without fields cannot be a column")
     places, problems = find_columns([column.name for column in struct.columns], source, path, ignore_extra)
-    found: list[tuple[int, Column, _Convert]] = []
+    found: list[tuple[int, tree.Column, _Convert]] = []
     oneofs: dict[str, list[tuple[int, str]]] = {}
     for column in struct.columns:
         place = places.get(column.name)
@@ -100,7 +89,7 @@ def _compile_fields(struct: Struct, source: pa.StructType, path: str, ignore_ext
         except SchemaError as error:
             problems.append(str(error))
             continue
-        if isinstance(column.node, Scalar) and column.node.kind in ("float", "double") and not column.presence:
+        if isinstance(column.node, tree.Scalar) and column.node.kind in ("float", "double") and not column.presence:
             convert = _without_zeros(convert)
         found.append((place, column, convert))
         if column.oneof:
@@ -137,31 +126,31 @@ def _check_oneof(oneof: str, members: dict[str, pa.Array]) -> None:
         raise Unwritable(int(conflicting[0]), f"has a value, and so has {names}: oneof `{oneof}` has one", f".{first}")
 
 
-def _compile(node: Node, source: pa.DataType, path: str, ignore_extra: bool) -> _Convert:
+def _compile(node: tree.Node, source: pa.DataType, path: str, ignore_extra: bool) -> _Convert:
     """Return the conversion of arrays of type `source` for `ptars`. Raises SchemaError if there is no conversion."""
     match node:
-        case Scalar(kind):
+        case tree.Scalar(kind):
             return _compile_scalar(kind, source, path)
-        case Enum():
+        case tree.Enum():
             if source in _TEXT:
                 return partial(_numbers, node)
             if pa.types.is_signed_integer(source) and source.bit_width <= 32:
                 return partial(_checked_numbers, node)
-        case Time(name):
+        case tree.Time(name):
             if fits(TIMES[name], source):
                 return partial(_seconds_and_nanos, name)
-        case Json():
+        case tree.Json():
             if source in _TEXT:
                 return partial(_json_bytes, node)
-        case Array(element):
+        case tree.Array(element):
             if pa.types.is_list(source) or pa.types.is_large_list(source):
                 return partial(_lists, _compile(element, source.value_type, f"{path}[]", ignore_extra))
-        case Map(key, value):
+        case tree.Map(key, value):
             if pa.types.is_map(source):
                 keys = _compile(key, source.key_type, f"{path}{{}}", ignore_extra)
                 values = _compile(value, source.item_type, f"{path}{{}}", ignore_extra)
                 return partial(_maps, keys, values)
-        case Struct():
+        case tree.Struct():
             if pa.types.is_struct(source):
                 fields = _compile_fields(node, source, path, ignore_extra)
                 return lambda array: named_structs(fields(array), len(array), array)
@@ -207,7 +196,7 @@ def _without_zeros(convert: _Convert) -> _Convert:
     return converted
 
 
-def _numbers(enum: Enum, array: pa.Array) -> pa.Int32Array:
+def _numbers(enum: tree.Enum, array: pa.Array) -> pa.Int32Array:
     """Return the numbers of an enum's names. Raises Unwritable for a name that it does not have."""
     names = pa.array(list(enum.numbers), pa.string())
     found = pc.index_in(array.cast(pa.string()), value_set=names)
@@ -219,7 +208,7 @@ def _numbers(enum: Enum, array: pa.Array) -> pa.Int32Array:
     return pa.array(list(enum.numbers.values()), pa.int32()).take(found)
 
 
-def _checked_numbers(enum: Enum, array: pa.Array) -> pa.Int32Array:
+def _checked_numbers(enum: tree.Enum, array: pa.Array) -> pa.Int32Array:
     """Return the numbers of an enum, as they are. Raises Unwritable for a number that a closed enum does not have."""
     array = array.cast(pa.int32())
     if enum.closed:
@@ -244,7 +233,7 @@ def _seconds_and_nanos(name: str, array: pa.Array) -> pa.StructArray:
     return named_structs({"seconds": pa.array(seconds), "nanos": pa.array(nanos)}, len(array), array)
 
 
-def _json_bytes(node: Json, array: pa.Array) -> pa.BinaryArray:
+def _json_bytes(node: tree.Json, array: pa.Array) -> pa.BinaryArray:
     message_class = GetMessageClass(node.message)
     values: list[bytes | None] = []
     for index, text in enumerate(array.to_pylist()):

@@ -14,19 +14,8 @@ from typing import Any
 
 import fastavro
 
+from pubsub_spark.schema.avro import schema_tree as tree
 from pubsub_spark.schema.avro.json_encoding import branch_name
-from pubsub_spark.schema.avro.schema_tree import (
-    Array,
-    Enum,
-    Fixed,
-    Map,
-    Named,
-    Node,
-    Primitive,
-    Record,
-    Union,
-    type_name,
-)
 
 
 class DatumSerializer:
@@ -37,7 +26,7 @@ class DatumSerializer:
     named types, and writes a value of `["int", "long"]` as the branch that fits first.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: tree.Node) -> None:
         named: dict[str, Any] = {}
         self._schema = _parsed(_record("message", {"value": _tagged(node, named)}), named)
 
@@ -53,7 +42,7 @@ class DatumSerializer:
         return data.getvalue()
 
 
-def fastavro_schema(text: str, root: Node, logical: bool = True, is_reader: bool = False) -> Any:
+def fastavro_schema(text: str, root: tree.Node, logical: bool = True, is_reader: bool = False) -> Any:
     """Return the schema `text`, parsed as `root`, for fastavro's functions. Values of unions are plain.
 
     logical: whether fastavro converts values of logical types. is_reader: the schema is a reader's, and its defaults
@@ -71,31 +60,31 @@ def _parsed(schema: Any, named: dict[str, Any]) -> Any:
     return schema
 
 
-def _resolved(declared: Any, node: Node, named: dict[str, Any], logical: bool, is_reader: bool) -> Any:
+def _resolved(declared: Any, node: tree.Node, named: dict[str, Any], logical: bool, is_reader: bool) -> Any:
     """Return a part of a schema's text with full names and without the parts that the parser ignores.
 
     named: the types met so far.
     """
 
-    def inner(declared: Any, node: Node) -> Any:
+    def inner(declared: Any, node: tree.Node) -> Any:
         return _resolved(declared, node, named, logical, is_reader)
 
-    if isinstance(node, Union):
+    if isinstance(node, tree.Union):
         return [inner(branch, parsed) for branch, parsed in zip(declared, node.branches, strict=True)]
-    if isinstance(declared, str) or (isinstance(node, Named) and node.name in named):
-        return type_name(node)
+    if isinstance(declared, str) or (isinstance(node, tree.Named) and node.name in named):
+        return tree.type_name(node)
     schema = {key: value for key, value in declared.items() if key not in ("namespace", "logicalType")}
-    if logical and isinstance(node, Primitive | Fixed) and node.logical:
+    if logical and isinstance(node, tree.Primitive | tree.Fixed) and node.logical:
         schema["logicalType"] = node.logical.name
-    if isinstance(node, Named):
+    if isinstance(node, tree.Named):
         named[node.name] = schema
         schema |= {"name": node.name, "aliases": list(node.aliases)} | ({} if "." in node.name else {"namespace": ""})
     match node:
-        case Array(items):
+        case tree.Array(items):
             schema["items"] = inner(declared["items"], items)
-        case Map(values):
+        case tree.Map(values):
             schema["values"] = inner(declared["values"], values)
-        case Record(fields=fields):
+        case tree.Record(fields=fields):
             schema["fields"] = []
             for part, field in zip(declared["fields"], fields, strict=True):
                 schema["fields"].append(part | {"type": inner(part["type"], field.node)})
@@ -107,16 +96,16 @@ def _resolved(declared: Any, node: Node, named: dict[str, Any], logical: bool, i
     return schema
 
 
-def _tagged(node: Node, named: dict[str, Any]) -> Any:
+def _tagged(node: tree.Node, named: dict[str, Any]) -> Any:
     """Return a part of the schema of a `DatumSerializer`. `named`: the types met so far."""
     match node:
-        case Primitive(kind):
+        case tree.Primitive(kind):
             return kind
-        case Array(items):
+        case tree.Array(items):
             return {"type": "array", "items": _tagged(items, named)}
-        case Map(values):
+        case tree.Map(values):
             return {"type": "map", "values": _tagged(values, named)}
-        case Union(branches):
+        case tree.Union(branches):
             return [
                 _record(branch_name(node, index), {"value": _tagged(branch, named)})
                 for index, branch in enumerate(branches)
@@ -126,11 +115,11 @@ def _tagged(node: Node, named: dict[str, Any]) -> Any:
     schema: dict[str, Any] = {"type": node.kind, "name": node.name}
     named[node.name] = schema
     match node:
-        case Fixed():
+        case tree.Fixed():
             schema["size"] = node.size
-        case Enum():
+        case tree.Enum():
             schema["symbols"] = list(node.symbols)
-        case Record():
+        case tree.Record():
             schema |= _record(node.name, {field.name: _tagged(field.node, named) for field in node.fields})
     return schema
 

@@ -14,24 +14,8 @@ import json
 from itertools import count
 from typing import Any, Final
 
+from pubsub_spark.schema.avro import schema_tree as tree
 from pubsub_spark.schema.avro.json_encoding import NOT_NUMBERS, no_constant, read_default, shortened
-from pubsub_spark.schema.avro.schema_tree import (
-    INT,
-    PRIMITIVES,
-    Array,
-    Enum,
-    Field,
-    Fixed,
-    Logical,
-    Map,
-    Named,
-    Node,
-    Primitive,
-    Record,
-    Union,
-    type_name,
-    weight,
-)
 from pubsub_spark.schema.definition import InvalidSchema, Mismatch
 
 # logical type -> the underlying types that it fits. Any other combination is ignored, as Avro demands
@@ -58,7 +42,7 @@ MAX_DEPTH: Final = 100
 MAX_WEIGHT: Final = 100_000
 
 
-def parse(text: str) -> Node:
+def parse(text: str) -> tree.Node:
     """Return the root of a schema. Raises InvalidSchema with the problem and its place."""
     try:
         declared = json.loads(text, parse_constant=no_constant)
@@ -70,7 +54,7 @@ def parse(text: str) -> Node:
         root = _Parser().node(declared, namespace="", depth=0)
     except Mismatch as mismatch:
         raise InvalidSchema(mismatch.sentence("The schema")) from None
-    if weight(root) > MAX_WEIGHT:
+    if tree.weight(root) > MAX_WEIGHT:
         raise InvalidSchema(f"The schema stands for more than {MAX_WEIGHT} fields: its types use each other too often")
     return root
 
@@ -79,10 +63,10 @@ class _Parser:
     """The named types that were met on the way through one schema's text. Errors are Mismatches, which have a path."""
 
     def __init__(self) -> None:
-        self._named: dict[str, Named] = {}
+        self._named: dict[str, tree.Named] = {}
         self._unions = count()
 
-    def node(self, declared: Any, namespace: str, depth: int, step: str = "") -> Node:
+    def node(self, declared: Any, namespace: str, depth: int, step: str = "") -> tree.Node:
         if depth > MAX_DEPTH:
             raise InvalidSchema(f"The schema is nested deeper than {MAX_DEPTH} levels")
         try:
@@ -94,19 +78,19 @@ class _Parser:
         except Mismatch as mismatch:
             raise mismatch.inside(step) from None
 
-    def _object(self, declared: Any, namespace: str, depth: int) -> Node:
+    def _object(self, declared: Any, namespace: str, depth: int) -> tree.Node:
         if not isinstance(declared, dict):
             raise Mismatch(f"must be a type's name, an object or a list, not `{shortened(declared)}`")
         kind = declared.get("type")
         if isinstance(kind, dict | list):
             raise Mismatch("must have a name as its `type`, not an object or a list")
-        if kind in PRIMITIVES:
-            return Primitive(kind, _logical(declared, kind))
+        if kind in tree.PRIMITIVES:
+            return tree.Primitive(kind, _logical(declared, kind))
         match kind:
             case "array":
-                return Array(self.node(_required(declared, "items"), namespace, depth + 1, "[]"))
+                return tree.Array(self.node(_required(declared, "items"), namespace, depth + 1, "[]"))
             case "map":
-                return Map(self.node(_required(declared, "values"), namespace, depth + 1, "{}"))
+                return tree.Map(self.node(_required(declared, "values"), namespace, depth + 1, "{}"))
             case "record" | "error":
                 return self._record(declared, namespace, depth)
             case "enum":
@@ -117,28 +101,28 @@ class _Parser:
                 return self._reference(kind, namespace)
         raise Mismatch("has no `type`")
 
-    def _reference(self, name: str, namespace: str) -> Node:
-        if name in PRIMITIVES:
-            return Primitive(name)
+    def _reference(self, name: str, namespace: str) -> tree.Node:
+        if name in tree.PRIMITIVES:
+            return tree.Primitive(name)
         for full in (_full_name(name, namespace), name):
             if full in self._named:
                 return self._named[full]
         raise Mismatch(f"has the unknown type `{name}`")
 
-    def _union(self, declared: list[Any], namespace: str, depth: int) -> Union:
+    def _union(self, declared: list[Any], namespace: str, depth: int) -> tree.Union:
         branches = tuple(self.node(branch, namespace, depth + 1) for branch in declared)
         seen: set[str] = set()
         for branch in branches:
-            if isinstance(branch, Union):
+            if isinstance(branch, tree.Union):
                 raise Mismatch("is a union that directly contains a union")
-            if type_name(branch) in seen:
-                raise Mismatch(f"is a union with two branches of type `{type_name(branch)}`")
-            seen.add(type_name(branch))
-        return Union(branches, next(self._unions))
+            if tree.type_name(branch) in seen:
+                raise Mismatch(f"is a union with two branches of type `{tree.type_name(branch)}`")
+            seen.add(tree.type_name(branch))
+        return tree.Union(branches, next(self._unions))
 
-    def _record(self, declared: dict[str, Any], namespace: str, depth: int) -> Record:
+    def _record(self, declared: dict[str, Any], namespace: str, depth: int) -> tree.Record:
         name, inner, aliases = self._name(declared, namespace)
-        record = Record(name, aliases=aliases)
+        record = tree.Record(name, aliases=aliases)
         self._named[name] = record
         fields = _required(declared, "fields")
         if not isinstance(fields, list):
@@ -158,7 +142,7 @@ class _Parser:
             seen.add(item["name"])
         return record
 
-    def _field(self, declared: dict[str, Any], namespace: str, depth: int) -> Field:
+    def _field(self, declared: dict[str, Any], namespace: str, depth: int) -> tree.Field:
         name = declared["name"]
         node = self.node(_required(declared, "type"), namespace, depth + 1)
         aliases = _strings(declared, "aliases")
@@ -166,7 +150,7 @@ class _Parser:
         if not isinstance(order, str) or order.lower() not in _ORDERS:
             raise Mismatch(f"must have one of {', '.join(_ORDERS)} as its `order`, not `{shortened(order)}`")
         if "default" not in declared:
-            return Field(name, node, aliases)
+            return tree.Field(name, node, aliases)
         default = declared["default"]
         if node.kind in ("float", "double") and isinstance(default, str):
             default = NOT_NUMBERS.get(default, default)  # as Java reads and writes them here, and only here
@@ -174,9 +158,9 @@ class _Parser:
             default = read_default(node, default)
         except Mismatch as mismatch:
             raise Mismatch(f"has a default that does not fit: {mismatch.sentence('the value')}") from None
-        return Field(name, node, aliases, True, default)
+        return tree.Field(name, node, aliases, True, default)
 
-    def _enum(self, declared: dict[str, Any], namespace: str) -> Enum:
+    def _enum(self, declared: dict[str, Any], namespace: str) -> tree.Enum:
         name, _, aliases = self._name(declared, namespace)
         symbols = _strings(declared, "symbols")
         if "symbols" not in declared:
@@ -189,15 +173,15 @@ class _Parser:
         default = declared.get("default")
         if default is not None and default not in symbols:
             raise InvalidSchema(f"Enum `{name}` has the default `{default}`, which is not one of its symbols")
-        self._named[name] = enum = Enum(name, symbols, default, aliases)
+        self._named[name] = enum = tree.Enum(name, symbols, default, aliases)
         return enum
 
-    def _fixed(self, declared: dict[str, Any], namespace: str) -> Fixed:
+    def _fixed(self, declared: dict[str, Any], namespace: str) -> tree.Fixed:
         name, _, aliases = self._name(declared, namespace)
         size = _required(declared, "size")
-        if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= INT[1]:
+        if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= tree.INT[1]:
             raise InvalidSchema(f"Fixed `{name}` must have a `size` of 0 or more, got `{shortened(size)}`")
-        self._named[name] = fixed = Fixed(name, size, aliases, _logical(declared, "fixed", size))
+        self._named[name] = fixed = tree.Fixed(name, size, aliases, _logical(declared, "fixed", size))
         return fixed
 
     def _name(self, declared: dict[str, Any], namespace: str) -> tuple[str, str, tuple[str, ...]]:
@@ -212,7 +196,7 @@ class _Parser:
         inner, _, simple = full.rpartition(".")
         if not (_is_name(simple) and full.isprintable()):  # half of a surrogate pair is not
             raise Mismatch(f"defines a type with the illegal name `{full}`")
-        if full in PRIMITIVES:
+        if full in tree.PRIMITIVES:
             raise Mismatch(f"defines a type with the name of a primitive, `{full}`")
         if full in self._named:
             raise InvalidSchema(f"The type `{full}` is defined twice")
@@ -232,7 +216,7 @@ def _is_name(text: str) -> bool:
     return letters[:1].isalpha() and all(letter.isalpha() or letter.isdecimal() for letter in letters)
 
 
-def _logical(declared: dict[str, Any], kind: str, size: int | None = None) -> Logical | None:
+def _logical(declared: dict[str, Any], kind: str, size: int | None = None) -> tree.Logical | None:
     name = declared.get("logicalType")
     if not isinstance(name, str) or kind not in LOGICAL.get(name, ()):
         return None
@@ -242,9 +226,9 @@ def _logical(declared: dict[str, Any], kind: str, size: int | None = None) -> Lo
             return None
         if not 0 < precision <= _digits(size) or not 0 <= scale <= precision:
             return None
-        return Logical(name, precision, scale)
+        return tree.Logical(name, precision, scale)
     sizes = {"uuid": 16, "duration": 12}
-    return None if kind == "fixed" and size != sizes[name] else Logical(name)
+    return None if kind == "fixed" and size != sizes[name] else tree.Logical(name)
 
 
 def _digits(size: int | None) -> int:
@@ -253,7 +237,7 @@ def _digits(size: int | None) -> int:
     Unbounded for `bytes`.
     """
     if size is None:
-        return INT[1]
+        return tree.INT[1]
     return len(str(2 ** (8 * min(size, 64) - 1) - 1)) - 1 if size else 0
 
 
