@@ -1,7 +1,7 @@
 """The project URLs in the metadata of wheel and sdist: the code host that this clone came from.
 
 A fork, a company's mirror and the project itself each name the place where their users find the code and file an issue.
-Hatchling runs this in a clone; from an sdist it takes the URLs that the sdist's metadata already has.
+Hatchling runs this in a clone. From an sdist it uses the URLs of the sdist's metadata.
 
 Plan: address of the remote `origin` -> web page of the code host, without user and password -> a URL for each label of
 `[tool.hatch.metadata.hooks.custom.urls]` in pyproject.toml.
@@ -21,7 +21,7 @@ _SCP_ADDRESS = re.compile(r"(?:[^@/]+@)?([^@:/]+\.[^@:/]+):(?!//)/?(.+)")  # git
 
 
 class ProjectUrls(MetadataHookInterface):
-    """Fills the dynamic field `urls`, and says on stderr why it cannot."""
+    """Fills the dynamic field `urls`, or prints the reason on stderr."""
 
     def update(self, metadata: dict[str, Any]) -> None:
         address = origin_of(Path(self.root))
@@ -29,13 +29,13 @@ class ProjectUrls(MetadataHookInterface):
         metadata["urls"] = {label: page + rest for label, rest in self.config["urls"].items()} if page else {}
         if page is None:
             sys.stderr.write(
-                f"WARNING: the metadata has no project URLs, for the remote `origin` of {self.root} is"
+                f"WARNING: the metadata has no project URLs, because the remote `origin` of {self.root} is"
                 f" {'no code host' if address else 'not set'}: build from a clone of the code host that users reach.\n"
             )
 
 
 def origin_of(root: Path) -> str:
-    """Returns the address of `origin` as the clone has it, "" without one; a folder inside another clone is none."""
+    """Return the address of the clone's remote `origin`, or "" if `root` is not a clone or has no `origin`."""
     if not (root / ".git").exists():
         return ""
     command = ["git", "-C", str(root), "config", "--get", "remote.origin.url"]
@@ -46,7 +46,7 @@ def origin_of(root: Path) -> str:
 
 
 def web_page(address: str) -> str | None:
-    """Returns the URL of the repository's page; None for a folder, a `file:` address or this machine."""
+    """Return the URL of the repository's page, or None for a folder, a `file:` address or this machine."""
     if scp := _SCP_ADDRESS.fullmatch(address):
         site, path = f"https://{scp[1]}", scp[2]
     else:

@@ -22,7 +22,7 @@ RESERVED_PREFIX = "goog"
 SCHEMA_NAME = "googclient_schemaname"
 SCHEMA_REVISION = "googclient_schemarevisionid"
 SCHEMA_ENCODING = "googclient_schemaencoding"
-"""The attributes by which Pub/Sub says what a message was validated with. A publish may not have them."""
+"""The attributes that name the schema revision that validated a message. A publish may not have them."""
 
 SCHEMA_PREFIX = "googclient_schema"
 """Their names begin so."""

@@ -1,7 +1,7 @@
-"""What every test may ask for: an emulator of its own, names of its own, and one Spark session for all.
+"""Fixtures of all tests: an emulator per test, names per test, and one Spark session.
 
-The session costs seconds and a gigabyte, so it is made once, when the first test asks. The folders that do not ask
-(unit, rpc, conformance) never see a JVM. Names differ from test to test: what one leaves behind, the next cannot see.
+The session costs seconds and a gigabyte, so the first test that needs it creates it. The folders that do not need it
+(unit, rpc, conformance) start no JVM. Names differ from test to test, so a test never sees another one's resources.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 
 ROOT = Path(__file__).parent.parent
 
-# Machines are noisy: how long an example takes is not what a property is about.
+# Machines are noisy, and a property does not depend on the duration of an example.
 settings.register_profile("pubsub_spark", deadline=None)
 settings.load_profile("pubsub_spark")
 
@@ -154,5 +154,5 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.log.level", "ERROR")
             .getOrCreate()
         )
-        yield session  # the sources register themselves (pyspark_pubsub); 4.0 and 4.1 refuse to be told again
+        yield session  # the sources register themselves (pyspark_pubsub), and 4.0 and 4.1 refuse a second time
         session.stop()

@@ -34,7 +34,7 @@ _EXTENSION_BOUND_SECONDS = 10.0  # of real time, for extensions that take millis
 
 
 def until(condition: Callable[[], Any], otherwise: str, bound: float = 20.0) -> None:
-    """Wait for a condition, `bound` seconds at the most; AssertionError with `otherwise` when it does not come."""
+    """Wait up to `bound` seconds for a condition. If it does not become true, raise AssertionError with `otherwise`."""
     end = time.monotonic() + bound
     while not condition():
         assert time.monotonic() < end, otherwise
@@ -148,8 +148,8 @@ class Engine:
     written: dict[int, list[str]] = field(default_factory=dict)
     evaluations: dict[int, list[list[str]]] = field(default_factory=dict)
     orphans: list[Partition] = field(default_factory=list)  # unread partitions of the last crashed batch
-    slept: float = 0.0  # seconds by which the clocks were moved
-    speed: float = 1.0  # of the clocks; waits of a minute take a second at 60
+    slept: float = 0.0  # seconds that the clocks were moved
+    speed: float = 1.0  # of the clocks: at 60, a wait of a minute takes a second
     times: DriverTimes = DRIVER_TIMES
     is_stopping: bool = False  # whether SIGTERM was received
     partitions_of: dict[int, list[Partition]] = field(default_factory=dict)  # of each batch, at its last evaluation

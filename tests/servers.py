@@ -1,4 +1,4 @@
-"""Servers that tests start as processes of their own: Google's emulator, and ours where it is to be killed."""
+"""Servers that tests start as processes of their own: Google's emulator, and ours for tests that kill it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START_SECONDS = 60
 
 @contextmanager
 def google_emulator(folder: Path) -> Iterator[str]:
-    """`host:port` of Google's emulator, its files in `folder`. Skips the test where it is not installed."""
+    """`host:port` of Google's emulator, its files in `folder`. Skip the test if it is not installed."""
     if shutil.which("gcloud") is None:
         pytest.skip("gcloud, which brings Google's emulator, is not installed")
     endpoint = f"127.0.0.1:{free_port()}"

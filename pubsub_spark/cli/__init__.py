@@ -21,7 +21,7 @@ try:
     import typer
 except ModuleNotFoundError as missing:
     raise SystemExit(
-        f"The command `pubsub-spark` needs `{missing.name}`; install pubsub-spark with its extra `cli`."
+        f"The command `pubsub-spark` needs `{missing.name}`. Install pubsub-spark with its extra `cli`."
     ) from None
 
 from . import (

@@ -13,7 +13,7 @@ from .help import App
 if TYPE_CHECKING:
     from ..asyncapi.plan import Plan
 
-app = App(name="asyncapi", help="AsyncAPI documents of what there is.")
+app = App(name="asyncapi", help="AsyncAPI documents of existing topics and subscriptions.")
 
 _File = Annotated[Path, typer.Argument(metavar="FILE", help="An AsyncAPI document, 2.x or 3.x, YAML or JSON.")]
 
@@ -52,7 +52,7 @@ def run(service: Service, file: Path, dry_run: bool = False, quiet: bool = False
         from ..asyncapi import apply as applying
         from ..asyncapi import plan as planning
     except ModuleNotFoundError as error:
-        exit_with(f"AsyncAPI documents need `{error.name}`; install pubsub-spark with its extra `asyncapi`.")
+        exit_with(f"AsyncAPI documents need `{error.name}`. Install pubsub-spark with its extra `asyncapi`.")
     from ..errors import PubSubError
     from .output import progress
 
@@ -71,7 +71,7 @@ def run(service: Service, file: Path, dry_run: bool = False, quiet: bool = False
             except PubSubError as error:
                 made = ", ".join(f"{each.kind} `{each.resource.name}`" for each in planned.changes[:done])
                 so_far = f"{done} of {len(planned.changes)} changes are made{f' ({made})' if made else ''}"
-                exit_with(f"{error} {so_far}; run it again for the others.")
+                exit_with(f"{error} {so_far}. Run it again for the others.")
     return planned
 
 
@@ -104,12 +104,12 @@ def _ordering(message: Any) -> str:
         )
     if key.partition(".")[0] in message.fields:
         return f"The ordering key of `{message.name}` is the value of the field `{key}` of its payload."
-    return f"The ordering key of `{message.name}` is the text `{key}`, for its payload has no such field."
+    return f"The ordering key of `{message.name}` is the text `{key}`, because its payload has no such field."
 
 
 @app.callback()
 def _group() -> None:
-    """AsyncAPI documents of what there is."""
+    """AsyncAPI documents of existing topics and subscriptions."""
 
 
 def export(
@@ -122,7 +122,7 @@ def export(
     try:
         from ..asyncapi.export import document
     except ModuleNotFoundError as error:
-        exit_with(f"AsyncAPI documents need `{error.name}`; install pubsub-spark with its extra `asyncapi`.")
+        exit_with(f"AsyncAPI documents need `{error.name}`. Install pubsub-spark with its extra `asyncapi`.")
 
     project = service.the_project()
     with service.connect() as admin:
@@ -136,7 +136,7 @@ def export(
         try:
             output.write_text(text, encoding="utf-8")
         except OSError as error:
-            exit_with(f"`{output}` cannot be written: {error.strerror}. Give another path.")
+            exit_with(f"`{output}` cannot be written: {error.strerror}. Choose another path.")
 
 
 command(app, "export")(export)

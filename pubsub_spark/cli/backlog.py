@@ -60,7 +60,7 @@ def backlog(
 ) -> None:
     """Show how many messages wait in subscriptions, again and again until Ctrl-C. Nothing is pulled.
 
-    Google Cloud tells it through Cloud Monitoring, some minutes late; of emulators only `pubsub-spark emulator` does.
+    Google Cloud reports it through Cloud Monitoring, some minutes late. Google's emulator does not report it.
     """
     wanted = [service.full(each, "subscriptions") for each in subscriptions or ()]
     project = service.project if not wanted else None
@@ -131,7 +131,7 @@ def seek(
             "--time",
             parser=moment,
             metavar="TIME",
-            help="Messages published before count as acknowledged, others come again.",
+            help="Acknowledge earlier messages, and redeliver later ones.",
         ),
     ] = None,
     snapshot: Annotated[
@@ -139,9 +139,9 @@ def seek(
     ] = None,
     snapshot_project: Annotated[str | None, typer.Option(metavar="ID", help="The project of --snapshot.")] = None,
 ) -> None:
-    """Move a subscription to a time or to a snapshot. A running query goes on from there."""
+    """Move a subscription to a time or to a snapshot. A running query continues from there."""
     if (moment_ is None) == (snapshot is None):
-        exit_with("Give `--time` or `--snapshot`, and not both.", 2)
+        exit_with("Pass either `--time` or `--snapshot`.", 2)
     if snapshot_project is not None and snapshot is None:
         exit_with("`--snapshot-project` needs `--snapshot`.", 2)
     name = service.full(subscription, "subscriptions")

@@ -123,7 +123,7 @@ def pyspark() -> Finding:
     try:
         found = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
-        remedy = "On a laptop install the extra `spark`; on a cluster run the doctor with the cluster's Python."
+        remedy = "On a laptop install the extra `spark`. On a cluster run the doctor with the cluster's Python."
         return Finding("PySpark", "wrong", "is not installed", remedy)
     if tuple(int(each) for each in re.findall(r"\d+", found)[:2]) < _OLDEST_SPARK:
         return Finding("PySpark", "wrong", found, "Use PySpark 4.0 or newer.")
@@ -246,7 +246,7 @@ def clock(backend: Backend) -> Finding:
     from ..backend import EmulatorBackend
 
     if isinstance(backend, EmulatorBackend):
-        return Finding("clock", "skipped", "an emulator does not tell the time; `--try` compares it")
+        return Finding("clock", "skipped", "an emulator does not report the time (`--try` compares it)")
     url = f"https://{backend.address}/"
     try:
         with urllib.request.urlopen(url, timeout=_CONNECT_TIMEOUT_SECONDS) as answer:
@@ -350,7 +350,9 @@ def staging(read: ReadOptions | None, backend: Backend) -> Finding:
     except PubSubError as error:
         return _of_error("staging area", error)
     if not is_same:
-        return Finding("staging area", "wrong", "gave back other bytes than it took", "Give another `stagingLocation`.")
+        return Finding(
+            "staging area", "wrong", "returned other bytes than were written", "Set another `stagingLocation`."
+        )
     return Finding("staging area", "ok", f"{location}: written once, read, deleted")
 
 
@@ -364,7 +366,7 @@ def message_out_and_in(admin: Admin, topic: str | None, project: str | None) -> 
 
     project = topic.split("/")[1] if topic is not None else project
     if not project:
-        return [Finding("a message", "wrong", "no project to send it in", "Give `--project` or `--topic`.")]
+        return [Finding("a message", "wrong", "no project to send it in", "Pass `--project` or `--topic`.")]
     token = f"pubsub-spark-doctor-{uuid.uuid4().hex[:12]}"
     on, subscription = topic or f"projects/{project}/topics/{token}", f"projects/{project}/subscriptions/{token}"
     with ExitStack() as ending:  # also on Ctrl-C: the temporary resources are deleted

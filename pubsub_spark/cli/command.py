@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="Print JSON in place of text.")]
 Project = Annotated[
     str | None,
-    typer.Option(metavar="ID", help="The project of names given by id.", envvar=[*PROJECT_VARIABLES]),
+    typer.Option(metavar="ID", help="The project of resources that are named by id.", envvar=[*PROJECT_VARIABLES]),
 ]
 Endpoint = Annotated[
     str | None,
@@ -51,7 +51,7 @@ _COMPLETION_SECONDS = 2.0  # for a service that does not answer: a shell waits
 
 # Names of options in errors of `format("pubsub")`, and the flags of commands.
 _FLAGS = {
-    "set credentials or `backend=gcp`": "give `--credentials-file`",
+    "set credentials or `backend=gcp`": "pass `--credentials-file`",
     "`backend=emulator` or PUBSUB_EMULATOR_HOST": "PUBSUB_EMULATOR_HOST",
     "`backend=emulator` if it is an emulator": "PUBSUB_EMULATOR_HOST if it is an emulator",
     "`credentialsFile`": "`--credentials-file`",
@@ -111,7 +111,7 @@ class Service:
     def the_project(self) -> str:
         """Return the id of the project, for names that lack one."""
         if not self.project:
-            exit_with(f"Give `--project ID`, or set {' or '.join(PROJECT_VARIABLES)}.", 2)
+            exit_with(f"Pass `--project ID`, or set {' or '.join(PROJECT_VARIABLES)}.", 2)
         return self.project
 
 

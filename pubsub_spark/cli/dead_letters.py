@@ -30,7 +30,7 @@ from .output import print_json, print_table, progress
 if TYPE_CHECKING:
     from ..backend.admin import Admin
 
-app = App(name="dead-letters", help="Look at dead letters, and publish them where they came from.")
+app = App(name="dead-letters", help="Show dead letters, and publish them to their source topics.")
 
 _PUBSUB = "CloudPubSubDeadLetterSource"  # the prefix of the attributes that a dead-letter policy adds
 _LEASE_SECONDS = 600  # Pub/Sub's longest
@@ -177,7 +177,7 @@ class _Topics:
         if self._to is not None:
             return self._to, ""
         if letter.source is None:
-            return None, "without the name of a subscription: give `--to TOPIC`"
+            return None, "without the name of a subscription: pass `--to TOPIC`"
         if letter.source not in self._found:
             self._found[letter.source] = self._look_up(letter.source)
         return self._found[letter.source]
@@ -189,9 +189,9 @@ class _Topics:
         try:
             topic = str(self._admin.subscription(source).topic)
         except ResourceError as error:
-            return None, f"without a topic: {error} Give `--to TOPIC`"
+            return None, f"without a topic: {error} Pass `--to TOPIC`"
         if topic == DELETED_TOPIC:
-            return None, f"without a topic: that of `{source}` was deleted. Give `--to TOPIC`"
+            return None, f"without a topic: that of `{source}` was deleted. Pass `--to TOPIC`"
         return topic, ""
 
 
@@ -223,7 +223,7 @@ def ls(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Count N dead letters at most.")] = 10_000,
     idle_timeout: _Idle = "5s",
 ) -> None:
-    """Count dead letters by reason and by the subscription whose messages they were. All are given back."""
+    """Count dead letters by reason and by the subscription whose messages they were. Nack them."""
     name, matches = service.full(subscription, "subscriptions"), _predicate(where)
     counts: Counter[tuple[str, str]] = Counter()
     oldest: dict[tuple[str, str], datetime.datetime] = {}
@@ -262,7 +262,7 @@ def show(
     idle_timeout: _Idle = "5s",
 ) -> None:
     """Show the messages of dead letters, with the attributes and the ordering key that their publishers set, and the
-    reasons. All are given back."""
+    reasons. Nack them."""
     from google.pubsub_v1 import types
 
     name, matches = service.full(subscription, "subscriptions"), _predicate(where)
@@ -293,13 +293,13 @@ def redrive(
         int | None, typer.Option(min=1, metavar="N", help="Redrive N messages at most.", show_default="all")
     ] = None,
     rate: Annotated[int, typer.Option(min=1, metavar="N", help="Messages a second, at most.")] = 100,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be published, and give all back.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the messages that would be published.")] = False,
     idle_timeout: _Idle = "5s",
 ) -> None:
-    """Publish the messages of dead letters to the topics of the subscriptions from which they came, as their publishers
-    made them, and acknowledge the dead letters. All subscriptions of such a topic get the messages.
+    """Publish the original messages of dead letters again, and acknowledge the dead letters.
 
-    It ends when no dead letter came for a while. Ctrl-C ends it after the current request.
+    Each message goes to the topic of its original subscription. All subscriptions of that topic receive it. The command
+    ends when no dead letter arrives for `--idle-timeout`. Ctrl-C ends it after the current request.
     """
     name, matches = service.full(subscription, "subscriptions"), _predicate(where)
     target = None if to is None else service.full(to, "topics")

@@ -25,7 +25,7 @@ def demo(
         Path, typer.Option(file_okay=False, help="Folder for the tables, the picture and Spark's log.")
     ] = Path("demo-output"),
     rows: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Only the first N flights, for an emulator that is slow.")
+        int | None, typer.Option(min=1, metavar="N", help="Only the first N flights, if the emulator is slow.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -39,7 +39,7 @@ def demo(
 
         complete = run(endpoint, output, rows, Console(stderr=as_json))
     except ModuleNotFoundError as error:
-        exit_with(f"The demo needs `{error.name}`; install pubsub-spark with its extra `demo`.")
+        exit_with(f"The demo needs `{error.name}`. Install pubsub-spark with its extra `demo`.")
     except (PubSubError, LookupError, RuntimeError) as error:
         exit_with(str(error))
     if as_json:

@@ -38,7 +38,7 @@ def doctor(
     topic: Annotated[str | None, typer.Option(metavar="NAME", help="A topic to be written to.")] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="An option of the read or the write; may be repeated."),
+        typer.Option(metavar="NAME=VALUE", help="An option of the read or the write. May be repeated."),
     ] = None,
     spark: Annotated[
         bool, typer.Option("--spark/--no-spark", help="Start Spark and check that it finds this data source.")
@@ -47,11 +47,11 @@ def doctor(
         bool,
         typer.Option(
             "--try",
-            help="Send a message and pull it: on a temporary topic, or to --topic, whose subscribers get it, too.",
+            help="Send a message and pull it: on a temporary topic, or on --topic, whose subscribers also receive it.",
         ),
     ] = False,
 ) -> None:
-    """Check this machine, Spark, Pub/Sub and the staging area; each finding with its remedy. Ends with 1 if any is bad.
+    """Check this machine, Spark, Pub/Sub and the staging area. Each problem has a remedy. Ends with 1 if any is bad.
 
     Nothing is changed without `--try`. Permissions are those that the options of a read of --subscription and of a
     write to --topic need.

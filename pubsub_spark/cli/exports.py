@@ -38,7 +38,7 @@ def _flag(said: str) -> Any:
 
 # Parameter -> its type (`cloud_storage_bucket` is the flag `--cloud-storage-bucket`).
 FLAGS: Mapping[str, Any] = {
-    "cloud_storage_bucket": _text("BUCKET", "Write messages as objects into this bucket; the next flags say how."),
+    "cloud_storage_bucket": _text("BUCKET", "Write messages as objects into this bucket, as the next flags say."),
     "cloud_storage_file_prefix": _text("TEXT", "The beginning of each object's name."),
     "cloud_storage_file_suffix": _text("TEXT", "The end of each object's name."),
     "cloud_storage_file_datetime_format": _text("FORMAT", "The datetime in it, such as YYYY-MM-DD/hh_mm_ssZ."),
@@ -52,13 +52,13 @@ FLAGS: Mapping[str, Any] = {
         int | None, typer.Option(min=1000, help="End an object of so many messages.")
     ],
     "cloud_storage_output_format": Annotated[OutputFormat | None, typer.Option(help="The content of objects.")],
-    "cloud_storage_write_metadata": _flag("With Avro: message ids, publish times and attributes, too."),
+    "cloud_storage_write_metadata": _flag("With Avro: also write message ids, publish times and attributes."),
     "cloud_storage_use_topic_schema": _flag("With Avro: the fields of the topic's schema."),
     "cloud_storage_service_account_email": _text("EMAIL", "The service account that writes."),
-    "bigquery_table": _text("PROJECT.DATASET.TABLE", "Write messages as rows into this table; the next flags say how."),
+    "bigquery_table": _text("PROJECT.DATASET.TABLE", "Write messages as rows into this table, as the next flags say."),
     "use_topic_schema": _flag("Columns are the fields of the topic's schema."),
     "use_table_schema": _flag("Columns are the fields of JSON messages."),
-    "write_metadata": _flag("Columns for subscription, message id, publish time and attributes, too."),
+    "write_metadata": _flag("Also write columns for subscription, message id, publish time and attributes."),
     "drop_unknown_fields": _flag("Leave out fields that are no columns, in place of failing."),
     "bigquery_service_account_email": _text("EMAIL", "The service account that writes."),
 }

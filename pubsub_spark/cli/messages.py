@@ -41,8 +41,8 @@ def publish(
     service: Service,
     topic: Annotated[str, typer.Argument(**names_of("topics", "TOPIC"))],
     files: Annotated[list[Path] | None, typer.Argument(metavar="FILE", show_default="lines of standard input")] = None,
-    message: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A message; may be repeated.")] = None,
-    whole: Annotated[bool, typer.Option("--whole", help="A file is one message, and not a message a line.")] = False,
+    message: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A message. May be repeated.")] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="A file is one message, instead of a message a line.")] = False,
     attribute: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="Attributes of each message.")
     ] = None,
@@ -58,7 +58,7 @@ def publish(
     if encode not in ("none", "topic"):
         exit_with(f"`--encode` must be `none` or `topic`, got `{encode}`.", 2)
     if message and files:
-        exit_with("Give messages with `--message` or files, not both.", 2)
+        exit_with("Pass messages with either `--message` or files.", 2)
     name, attributes = service.full(topic, "topics"), pairs(attribute)
     payloads = [text.encode() for text in message] if message else _payloads(files or [], whole)
     ids: list[str] = []
@@ -92,12 +92,16 @@ def _published(admin: Admin, topic: str, messages: Sequence[Any], encode: str) -
 def pull(
     service: Service,
     subscription: Annotated[str, typer.Argument(**names_of("subscriptions", "SUBSCRIPTION"))],
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many messages at the most.")] = 1,
-    auto_ack: Annotated[bool, typer.Option("--auto-ack", help="Acknowledge them: nobody gets them again.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most this many messages.")] = 1,
+    auto_ack: Annotated[
+        bool, typer.Option("--auto-ack", help="Acknowledge them, so they are not redelivered.")
+    ] = False,
     decode: Annotated[bool, typer.Option("--decode/--raw", help="Decode by the topic's schema.")] = True,
 ) -> None:
-    """Pull messages. Without `--auto-ack` they are given back, which counts as a failed delivery on a subscription with
-    a dead-letter topic."""
+    """Pull messages. Without `--auto-ack` they are nacked.
+
+    If the subscription has a dead-letter topic, a nack counts as a failed delivery.
+    """
     name = service.full(subscription, "subscriptions")
     with service.connect() as admin:
         decoder = _Decoder(service, admin, _topic_of(admin, name)) if decode else _Decoder(service)
@@ -119,23 +123,21 @@ def tail(
     ] = None,
     subscription: Annotated[
         str | None,
-        typer.Option(
-            **names_of("subscriptions"), help="Look at the messages of this subscription, and give them back."
-        ),
+        typer.Option(**names_of("subscriptions"), help="Show messages of this subscription, and nack them."),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="End after so many messages.", show_default="never")] = None,
     decode: Annotated[bool, typer.Option("--decode/--raw", help="Decode by the topic's schema.")] = True,
 ) -> None:
-    """Follow messages without taking them from anybody, until Ctrl-C.
+    """Follow the messages of a topic or a subscription until Ctrl-C.
 
-    Of a topic: a temporary subscription gets a copy of each message from now on, and is deleted at the end; others
-    notice nothing. With `--subscription` each message is held for a moment and given back: its readers get it later and
-    perhaps out of order, and on a subscription with a dead-letter topic that counts as a failed delivery.
+    A topic is followed through a temporary subscription, which is deleted at the end. Other subscribers are not
+    affected. With `--subscription` each message is held for a moment and nacked. Its readers receive it later and
+    perhaps out of order. If the subscription has a dead-letter topic, that counts as a failed delivery.
     """
     from ..errors import ServiceError
 
     if (topic is None) == (subscription is None):
-        exit_with("Name a topic, or a subscription with `--subscription`, and not both.", 2)
+        exit_with("Name either a topic or, with `--subscription`, a subscription.", 2)
     signal.signal(signal.SIGTERM, _interrupt)  # the temporary subscription is also deleted then
     with service.connect() as admin:
         if subscription is not None:

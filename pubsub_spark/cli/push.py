@@ -13,13 +13,13 @@ from .command import exit_with
 FLAGS: Mapping[str, Any] = {
     "push_endpoint": Annotated[
         str | None,
-        typer.Option(metavar="URL", help='Push messages here, as the next flags say; "" to pull them.'),
+        typer.Option(metavar="URL", help='Push messages here, as the next flags say. Pass "" to pull them.'),
     ],
     "push_auth_service_account": Annotated[
         str | None, typer.Option(metavar="EMAIL", help="The service account of the OpenID Connect token.")
     ],
     "push_auth_token_audience": Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The audience of that token; without it, the URL.")
+        str | None, typer.Option(metavar="TEXT", help="The audience of that token (default: the URL).")
     ],
     "push_no_wrapper": Annotated[
         bool | None,

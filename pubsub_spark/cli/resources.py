@@ -54,7 +54,7 @@ def group(collection: Collection, columns: Columns) -> App:
 
     def list_(
         service: Service,
-        limit: Annotated[int | None, typer.Option(min=1, help="How many at the most.", show_default="all")] = None,
+        limit: Annotated[int | None, typer.Option(min=1, help="At most this many.", show_default="all")] = None,
     ) -> None:
         project = service.the_project()
         with service.connect() as admin:

@@ -37,7 +37,7 @@ def _type(text: str) -> str:
 
 def _definition(text: str | None, file: Path | None) -> str:
     if (text is None) == (file is None):
-        exit_with("Give the definition with `--definition` or with `--definition-file`.", 2)
+        exit_with("Pass the definition with `--definition` or `--definition-file`.", 2)
     if text is not None:
         return text
     try:
@@ -169,7 +169,7 @@ def validate_message(
         project = str(schema).split("/")[1]
     else:
         if kind is None:
-            exit_with("Give `--schema-name`, or a definition and its `--type`.", 2)
+            exit_with("Pass `--schema-name`, or a definition and its `--type`.", 2)
         schema = types.Schema(type_=_type(kind), definition=_definition(definition, file))
         project = service.the_project()
     payload = sys.stdin.buffer.read() if message is None else message.encode()

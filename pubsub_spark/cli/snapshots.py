@@ -35,7 +35,7 @@ def create(
     ] = None,
     labels: Labels = None,
 ) -> None:
-    """Keep what is not acknowledged in a subscription now, for `seek --snapshot`."""
+    """Keep the current position of a subscription for `seek --snapshot`."""
     from google.pubsub_v1 import types
 
     full, of = service.full(name, "snapshots"), service.full(subscription, "subscriptions", subscription_project)

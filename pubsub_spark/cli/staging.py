@@ -64,7 +64,7 @@ def ls(location: _Location = None, as_json: Json = False) -> None:
 @app.command("clean")
 def clean(
     location: _Location = None,
-    stream: Annotated[list[str] | None, typer.Option(metavar="ID", help="Remove this stream; may be repeated.")] = None,
+    stream: Annotated[list[str] | None, typer.Option(metavar="ID", help="Remove this stream. May be repeated.")] = None,
     older_than: Annotated[
         float | None, typer.Option(min=0, metavar="DAYS", help="Remove streams unchanged for so many days.")
     ] = None,
@@ -82,7 +82,7 @@ def clean(
     unknown = named.difference(found.staging.stream for found in streams)
     if unknown:
         ids = " or ".join(f"`{each}`" for each in sorted(unknown))
-        exit_with(f"No stream has the id {ids}, so nothing is removed. `pubsub-spark staging ls` lists what there is.")
+        exit_with(f"No stream has the id {ids}, so nothing is removed. `pubsub-spark staging ls` lists the streams.")
     done: list[dict[str, object]] = []
     with printed_at_the_end(as_json, done):
         for found in progress(streams, "removing"):

@@ -31,7 +31,7 @@ _FLAGS: Mapping[str, Any] = {
     "retention": Retention,
     "retain_acked": Annotated[
         bool | None,
-        typer.Option("--retain-acked-messages/--no-retain-acked-messages", help="Keep acknowledged messages, too."),
+        typer.Option("--retain-acked-messages/--no-retain-acked-messages", help="Also keep acknowledged messages."),
     ],
     "expiration": Annotated[
         str | None,
@@ -158,7 +158,7 @@ def update(
     clear_retry: Annotated[bool, typer.Option("--clear-retry-policy", help="Redeliver at once.")] = False,
     **given: Any,
 ) -> None:
-    """Change settings of a subscription; those that are not named stay. Topic, filter and ordering never change."""
+    """Change the named settings of a subscription. Its topic, filter and ordering never change."""
     from google.pubsub_v1 import types
 
     labels = {flag: given.pop(flag) for flag in LABEL_FLAGS}

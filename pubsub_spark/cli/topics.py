@@ -72,7 +72,7 @@ def _fields(
             "last_revision_id": last or "",
         }
     elif encoding or first or last or schema_project:
-        exit_with("Encoding, revision ids and project are settings of a schema: give `--schema`, too.", 2)
+        exit_with("Encoding, revision ids and project are settings of a schema. Also pass `--schema`.", 2)
     if regions is not None:
         found["message_storage_policy"] = {"allowed_persistence_regions": [each for each in regions.split(",") if each]}
     return found
@@ -105,7 +105,7 @@ def update(
     clear_schema: Annotated[bool, typer.Option("--clear-schema-settings", help="Take the schema away.")] = False,
     **given: Any,
 ) -> None:
-    """Change settings of a topic; those that are not named stay."""
+    """Change the named settings of a topic."""
     from google.pubsub_v1 import types
 
     labels = {flag: given.pop(flag) for flag in LABEL_FLAGS}

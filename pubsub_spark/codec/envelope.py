@@ -36,7 +36,7 @@ MESSAGES = pa.schema(
 """Messages as delivered: `ordering_key` is "" and `delivery_attempt` 0 where the service sent none."""
 
 RECEIPTS = pa.schema([("ack_id", pa.string()), ("message_id", pa.string())])
-"""The ack id of a message, and its message id, by which a redelivery is found."""
+"""The ack id of a message, and its message id, which identifies a redelivery."""
 
 DATABRICKS = pa.schema(
     [

@@ -49,5 +49,5 @@ def __getattr__(name: str) -> Any:
         if package not in _PACKAGES:
             raise
         raise ModuleNotFoundError(
-            f"The emulator needs `{package}`; install pubsub-spark with its extra `emulator`.", name=package
+            f"The emulator needs `{package}`. Install pubsub-spark with its extra `emulator`.", name=package
         ) from None

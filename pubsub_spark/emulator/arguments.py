@@ -64,12 +64,12 @@ def _duration(name: str, seconds: float) -> Any:
     try:
         duration.FromNanoseconds(round(seconds * 1e9))
     except (ValueError, OverflowError):  # not a number, or infinity
-        raise ValueError(f"`{name}` is a number of seconds; got {seconds}.") from None
+        raise ValueError(f"`{name}` must be a number of seconds, got {seconds}.") from None
     return duration
 
 
 def one_of(table: Mapping[str, int], name: str, field: str) -> int:
     """Return the number of a name in a table. ValueError names the field if the table does not have the name."""
     if name not in table:
-        raise ValueError(f"`{field}` is one of {', '.join(table)}; got {name}.")
+        raise ValueError(f"`{field}` must be one of {', '.join(table)}, got {name}.")
     return table[name]

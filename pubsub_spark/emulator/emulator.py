@@ -95,7 +95,7 @@ class Emulator(EmulatorOptions):
         invalid allowed origin.
         """
         if self._parts is not None:
-            raise RuntimeError("The emulator is running; stop it before it is started again.")
+            raise RuntimeError("The emulator is already running. Stop it before you start it again.")
         with ExitStack() as ending:
             listening = listen(self.host, self.port)
             ending.callback(listening.close)
@@ -228,7 +228,7 @@ class Emulator(EmulatorOptions):
 
     def _recorded(self) -> list[Recorded]:
         if not self.record:
-            raise ValueError("No calls were recorded; start the emulator with `--record`, or `Emulator(record=True)`.")
+            raise ValueError("No calls were recorded. Start the emulator with `--record`, or `Emulator(record=True)`.")
         return self.calls
 
     def _recent_calls(self) -> list[RecentCall]:
@@ -310,10 +310,10 @@ class Emulator(EmulatorOptions):
         if count < 1 or code not in (None, *NUMBERS):
             codes = ", ".join(NUMBERS)
             raise ValueError(
-                f"A fault is one of {codes} or None (`code`), at least once (`count`); got {code}, {count} times."
+                f"A fault must be one of {codes} or None (`code`), at least once (`count`), got {code}, {count} times."
             )
         if delay < 0:
-            raise ValueError(f"A fault is met after some seconds or at once (`delay`); got {delay}.")
+            raise ValueError(f"A fault's `delay` must be a number of seconds, 0 or more, got {delay}.")
         rpcs = self._running.dispatcher.names
         if rpc not in (EVERY, *rpcs):
             raise ValueError(f"`{rpc}` is not an RPC. {EVERY} is every one of {', '.join(sorted(rpcs))}.")
@@ -327,7 +327,7 @@ class Emulator(EmulatorOptions):
         if count < 1 or not outcome.startswith(("TRANSIENT_FAILURE_", "PERMANENT_FAILURE_")):
             outcomes = "PERMANENT_FAILURE_* or TRANSIENT_FAILURE_*"
             raise ValueError(
-                f"An ack fails with {outcomes} (`outcome`), at least once (`count`); got {outcome}, {count} times."
+                f"An ack must fail with {outcomes} (`outcome`), at least once (`count`), got {outcome}, {count} times."
             )
         self._running.faults.inject(count, outcome)
 
@@ -354,7 +354,7 @@ class Emulator(EmulatorOptions):
     def close_streams(self, code: Code = "UNAVAILABLE", message: str = "The server is closing the stream.") -> int:
         """End every open StreamingPull with `code` and return their number."""
         if code not in NUMBERS:
-            raise ValueError(f"A stream ends with one of {', '.join(NUMBERS)} (`code`); got {code}.")
+            raise ValueError(f"A stream must end with one of {', '.join(NUMBERS)} (`code`), got {code}.")
         return self._running.dispatcher.close_streams(RpcError(code, message))
 
     @contextmanager
@@ -368,14 +368,14 @@ class Emulator(EmulatorOptions):
     @property
     def _running(self) -> _Parts:
         if self._parts is None:
-            raise RuntimeError("The emulator is not running; start it, or use it in a `with` block.")
+            raise RuntimeError("The emulator is not running. Start it, or use it in a `with` block.")
         _check(self._parts.engine)
         return self._parts
 
 
 def _check(engine: Engine) -> None:
     if engine.failure is not None:
-        raise EmulatorFailedError("The emulator has failed; its log has more.") from engine.failure
+        raise EmulatorFailedError("The emulator has failed. Its log has the cause.") from engine.failure
 
 
 def _process() -> dict[str, int]:

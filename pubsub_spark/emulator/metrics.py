@@ -47,7 +47,7 @@ _COUNTS = {
     "topic_byte_cost": "Bytes of the publish requests that succeeded.",
     "subscription_sent_message_count": "Messages delivered, each as often as it was.",
     "subscription_ack_message_count": "Messages acknowledged.",
-    "subscription_mod_ack_deadline_message_count": "Messages whose deadline was set by a consumer; 0 is a nack.",
+    "subscription_mod_ack_deadline_message_count": "Messages whose deadline a consumer set. 0 is a nack.",
     "subscription_nack_requests": "Requests that set deadlines to 0.",
     "subscription_expired_ack_deadlines_count": "Leases whose deadline passed.",
     "subscription_dead_letter_message_count": "Messages forwarded to the dead-letter topic.",
@@ -68,7 +68,7 @@ _GAUGES = {
     "subscription_open_streaming_pulls": "Open StreamingPulls.",
 }
 _RPCS = "pubsub_emulator_rpcs", "Calls that ended, by RPC and status."
-_RPC_SECONDS = "pubsub_emulator_rpc_seconds", "Seconds from a call's beginning to its end; a stream's too."
+_RPC_SECONDS = "pubsub_emulator_rpc_seconds", "Seconds from the beginning of a call or stream to its end."
 
 
 class Histogram:

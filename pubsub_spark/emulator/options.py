@@ -31,7 +31,7 @@ class EmulatorOptions:
     port: int = declare("port", "integer", 0, "The port to listen on. 0 takes a free one.", low=0, high=65535)
     _: KW_ONLY
     data_dir: Path | str | None = declare(
-        "data-dir", "folder", None, "Folder that keeps everything, for the next start with it."
+        "data-dir", "folder", None, "Folder that keeps everything until the next start."
     )
     fsync: FsyncPolicy = declare(
         "fsync",
@@ -41,7 +41,7 @@ class EmulatorOptions:
         choices=("group", "call", "never"),
     )
     allow_hosts: Collection[str] = declare(
-        "allow-host", "list", (), "A host name with a dot by which browsers may open the page and `/_emulator/`."
+        "allow-host", "list", (), "A host name with a dot that browsers may use for the page and `/_emulator/`."
     )
     allow_origins: Collection[str] = declare(
         "allow-origin", "list", (), "A site, such as http://localhost:3000, whose pages may call the JSON API (CORS)."
@@ -63,7 +63,7 @@ class EmulatorOptions:
         "bigquery-endpoint", "url", None, "A server of BigQuery's REST API, instead of those files."
     )
     kinesis_endpoint: str | None = declare(
-        "kinesis-endpoint", "url", None, "A server of Kinesis' API (moto), from which topics ingest."
+        "kinesis-endpoint", "url", None, "A server of Kinesis' API (moto) that topics ingest from."
     )
     kafka_endpoint: str | None = declare(
         "kafka-endpoint", "address", None, "A Kafka broker, which stands for Event Hubs, MSK and Confluent Cloud."
@@ -88,7 +88,7 @@ class ServeOptions(EmulatorOptions):
         "config", "file", None, "YAML file of topics, subscriptions and schemas, or an AsyncAPI document."
     )
     seed: int | None = declare(
-        "seed", "integer", None, "Chaos: reorder, redeliver, end leases early; the same seed, the same choices."
+        "seed", "integer", None, "Chaos: reorder, redeliver, end leases early. The same seed makes the same choices."
     )
     verbose: bool = declare(
         "verbose", "boolean", False, "Log every call, its resource, messages and duration, to standard error."

@@ -48,7 +48,7 @@ def load(path: Path, services: Registry) -> None:
     except SeedFileError:
         raise
     except OSError as problem:
-        raise SeedFileError(f"`{path}` cannot be read: {problem.strerror}. Give the path of a YAML file.") from None
+        raise SeedFileError(f"`{path}` cannot be read: {problem.strerror}. Pass the path of a YAML file.") from None
     # An invalid date, bytes that are not text, a thousand brackets.
     except (yaml.YAMLError, ValueError, RecursionError) as problem:
         raise SeedFileError(f"`{path}` is not YAML: {' '.join(str(problem).split())}.") from None
@@ -63,7 +63,7 @@ def _check(path: Path, root: Any) -> None:
     """Refuse a file that repeats too much by aliases, or a key twice in one mapping (PyYAML takes the last)."""
     for count, node in enumerate(_nodes(root), 1):
         if count > _MAX_VALUES:
-            raise SeedFileError(f"`{path}` has more than {_MAX_VALUES:,} values, with what its aliases repeat.")
+            raise SeedFileError(f"`{path}` has more than {_MAX_VALUES:,} values, counting the repeats of its aliases.")
         if isinstance(node, yaml.MappingNode):
             keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
             if doubled := [key for key, times in keys.items() if times > 1]:
@@ -91,7 +91,7 @@ class _SeedFile:
         if not isinstance(document, dict) or not set(document) <= set(_SECTIONS):
             unknown = sorted(map(str, set(document) - set(_SECTIONS))) if isinstance(document, dict) else []
             found = f"`{unknown[0]}`" if unknown else "something else"
-            raise SeedFileError(f"`{path}` must be a mapping of {', '.join(_SECTIONS)}; found {found}.")
+            raise SeedFileError(f"`{path}` must be a mapping of {', '.join(_SECTIONS)}, not {found}.")
         self._project = document.get("project") or None
         if not isinstance(self._project, str | None):
             raise SeedFileError(f"`project` in `{path}` must be a text.")
@@ -158,7 +158,7 @@ class _SeedFile:
 
 def _filled(resource: Any, fields: dict[str, Any]) -> Any:
     if "name" in fields:
-        raise ValueError("`name` is what stands before the fields; leave it out.")
+        raise ValueError("`name` is the key before the fields. Leave it out.")
     try:
         return json_format.ParseDict(fields, resource)
     except json_format.ParseError as problem:

@@ -47,11 +47,13 @@ class CompiledSchema(NamedTuple):
         for file in files.values():
             if missing := next((name for name in file.dependency if name not in files), None):
                 raise InvalidSchema(
-                    f"The FileDescriptorSet lacks `{missing}`, which `{file.name}` imports; compile with "
+                    f"The FileDescriptorSet lacks `{missing}`, which `{file.name}` imports. Compile with "
                     "`--include_imports`"
                 )
             if file.syntax not in _SYNTAXES:
-                raise InvalidSchema(f"The file `{file.name}` is of an edition; Pub/Sub knows proto2 and proto3")
+                raise InvalidSchema(
+                    f"The file `{file.name}` is of an edition, and Pub/Sub knows only proto2 and proto3"
+                )
         try:
             return [
                 files[name] for name in TopologicalSorter({f.name: f.dependency for f in files.values()}).static_order()

@@ -117,7 +117,7 @@ def test_conflict_and_refusal_are_sentences(emulator: Emulator):
     emulator.fail("CreateTopic", "PERMISSION_DENIED", message="no")
     refused = run("apply", EXAMPLE, **host)
     assert 1 == refused.returncode
-    made = "1 of 4 changes are made (Schema `projects/p/schemas/flight`); run it again for the others."
+    made = "1 of 4 changes are made (Schema `projects/p/schemas/flight`). Run it again for the others."
     assert made in refused.stderr
     assert 0 == run("apply", EXAMPLE, **host).returncode
 

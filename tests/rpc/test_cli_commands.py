@@ -323,11 +323,11 @@ def test_backlog(run: Run, emulator: Emulator, environment: dict[str, str]):
         (["snapshots", "create", "before", "--subscription", "gone"], 1, "Subscription `projects/my-project/subscr"),
         (["pull", "gone"], 1, "Subscription `projects/my-project/subscriptions/gone` does not exist"),
         (["publish", "gone", "--message", "x"], 1, "Topic `projects/my-project/topics/gone` does not exist"),
-        (["tail"], 2, "Name a topic, or a subscription with `--subscription`, and not both."),
+        (["tail"], 2, "Name either a topic or, with `--subscription`, a subscription."),
         (
             ["topics", "list", "--endpoint", "x.y:1"],
             2,
-            "give `--credentials-file`. If it is an emulator, set PUBSUB_EM",
+            "pass `--credentials-file`. If it is an emulator, set PUBSUB_EM",
         ),
         (["topics", "list", "--endpoint", "http://here"], 2, "`--endpoint` must be `host:port` without `http://`"),
     ],

@@ -244,4 +244,4 @@ def test_snapshots_and_seek(run: Run, emulator: Emulator):
     run("subscriptions", "seek", "all", "--time", "2099-01-01T00:00:00Z")
     assert 0 == emulator.backlog(SUB)
     run("snapshots", "delete", "before")
-    assert "Give `--time` or `--snapshot`, and not both.\n" == run("seek", "all", code=2).stderr
+    assert "Pass either `--time` or `--snapshot`.\n" == run("seek", "all", code=2).stderr

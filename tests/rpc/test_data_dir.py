@@ -143,7 +143,9 @@ def test_a_second_emulator_on_a_directory_is_one_sentence(tmp_path: Path):
     with Emulator(data_dir=tmp_path):
         ended = subprocess.run([*COMMAND, "--data-dir", str(tmp_path)], capture_output=True, text=True)
 
-    said = f"The data directory `{tmp_path}` is in use by another emulator; stop that one, or give another directory.\n"
+    said = (
+        f"The data directory `{tmp_path}` is in use by another emulator. Stop that one, or choose another directory.\n"
+    )
     assert (1, "", said) == (ended.returncode, ended.stdout, ended.stderr)
 
 

@@ -101,5 +101,5 @@ def test_process_of_an_emulator_that_failed_ends_with_an_error():
     ended = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, text=True, timeout=60)
 
     assert 1 == ended.returncode
-    assert ended.stderr.endswith("The emulator has failed; its log has more.\n")
+    assert ended.stderr.endswith("The emulator has failed. Its log has the cause.\n")
     assert "ZeroDivisionError" in ended.stderr

@@ -129,7 +129,7 @@ def test_name_that_is_not_utf8_hides_no_neighbour(client, emulator, root, caplog
 
     wait_until(lambda: emulator.backlog(SUB) == 2)
     assert (ACTIVE, ACTIVE) == state(client)
-    assert 1 == caplog.text.count("An object of the bucket `bucket` is not ingested; rename it:")
+    assert 1 == caplog.text.count("An object of the bucket `bucket` is not ingested. Rename it:")
 
 
 def test_errors_that_nobody_expected_are_tried_again(client, emulator, root, monkeypatch, caplog):

@@ -652,5 +652,5 @@ with Emulator() as emulator:
         print(error.code, error.read().decode().strip())
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    sentence = "501 The page needs `jinja2`; install pubsub-spark with its extra `emulator`."
+    sentence = "501 The page needs `jinja2`. Install pubsub-spark with its extra `emulator`."
     assert (["[]", sentence], "") == (done.stdout.splitlines(), done.stderr)

@@ -47,8 +47,8 @@ def test_get_is_full_and_lists_are_basic_by_default(client, emulator):
     [
         (-1.5, "You passed -1.5s in the request"),
         (1.9999999999, "You passed 2s in the request"),
-        (float("nan"), "`message_retention_duration` is a number of seconds; got nan."),
-        (float("inf"), "`message_retention_duration` is a number of seconds; got inf."),
+        (float("nan"), "`message_retention_duration` must be a number of seconds, got nan."),
+        (float("inf"), "`message_retention_duration` must be a number of seconds, got inf."),
     ],
 )
 def test_seconds_that_are_no_retention_are_told_so(emulator, seconds, sentence):
@@ -314,21 +314,24 @@ def test_durations_of_the_methods_for_tests_are_seconds(client, subscribe):
 @pytest.mark.parametrize(
     ("slip", "sentence"),
     [
-        (lambda emulator: emulator.fail("Publish", "NOT_A_CODE"), r"A fault is one of .*; got NOT_A_CODE"),
+        (lambda emulator: emulator.fail("Publish", "NOT_A_CODE"), r"A fault must be one of .*, got NOT_A_CODE"),
         (lambda emulator: emulator.fail("Publish", "INTERNAL", count=0), "at least once"),
         (lambda emulator: emulator.fail("Publish", None, delay=-1), "got -1"),
         (
             lambda emulator: emulator.fail("Publsh", "UNAVAILABLE"),
             r"`Publsh` is not an RPC\. \* is every one of Acknowledge, .*, Publish, ",
         ),
-        (lambda emulator: emulator.close_streams("NOT_A_CODE"), r"A stream ends with one of .*; got NOT_A_CODE"),
+        (lambda emulator: emulator.close_streams("NOT_A_CODE"), r"A stream must end with one of .*, got NOT_A_CODE"),
         (lambda emulator: emulator.fail_acks(0), "An ack fails with .*, 0 times"),
-        (lambda emulator: emulator.fail_acks(outcome="LOST"), "An ack fails with .*; got LOST"),
+        (lambda emulator: emulator.fail_acks(outcome="LOST"), "An ack must fail with .*, got LOST"),
         (lambda emulator: emulator.advance(float("nan")), "Time can only move on, got nan"),
-        (lambda emulator: emulator.create_topic(TOPIC, SCHEMA, "XML"), "`encoding` is one of JSON, BINARY; got XML"),
+        (
+            lambda emulator: emulator.create_topic(TOPIC, SCHEMA, "XML"),
+            "`encoding` must be one of JSON, BINARY, got XML",
+        ),
         (
             lambda emulator: emulator.create_schema(SCHEMA, "JSON", V1),
-            "`type` is one of PROTOCOL_BUFFER, AVRO; got JSON",
+            "`type` must be one of PROTOCOL_BUFFER, AVRO, got JSON",
         ),
     ],
 )
@@ -344,11 +347,11 @@ def test_wrong_argument_of_a_method_for_tests_is_an_error(emulator, slip, senten
 def test_emulator_that_does_not_run_says_so(use):
     """An emulator's methods raise before its start and after its end."""
     emulator = Emulator()
-    with pytest.raises(RuntimeError, match="The emulator is not running; start it"):
+    with pytest.raises(RuntimeError, match=r"The emulator is not running\. Start it"):
         use(emulator)
     with emulator:
         pass
-    with pytest.raises(RuntimeError, match="The emulator is not running; start it"):
+    with pytest.raises(RuntimeError, match=r"The emulator is not running\. Start it"):
         use(emulator)
 
 

@@ -100,7 +100,7 @@ def test_calls_need_a_record(emulator):
     connection = http.client.HTTPConnection(emulator.host, emulator.port, timeout=20)
     connection.request("GET", "/_emulator/calls")
     with connection.getresponse() as response:
-        assert "No calls were recorded; start the emulator with `--record`" in response.read().decode()
+        assert "No calls were recorded. Start the emulator with `--record`" in response.read().decode()
     connection.close()
 
 

@@ -55,7 +55,7 @@ def test_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
     result = CliRunner().invoke(app, ["demo"])
 
     assert 1 == result.exit_code
-    assert "The demo needs `matplotlib`; install pubsub-spark with its extra `demo`.\n" == result.stderr
+    assert "The demo needs `matplotlib`. Install pubsub-spark with its extra `demo`.\n" == result.stderr
 
 
 @pytest.mark.parametrize(("complete", "code"), [(True, 0), (False, 1)])
@@ -86,7 +86,7 @@ def test_of_streams_that_are_not_there_nothing_is_removed(tmp_path: Path):
 
     assert 1 == result.exit_code
     assert (
-        "No stream has the id `mien`, so nothing is removed. `pubsub-spark staging ls` lists what there is.\n"
+        "No stream has the id `mien`, so nothing is removed. `pubsub-spark staging ls` lists the streams.\n"
         == result.stderr
     )
     assert "mine" in CliRunner().invoke(app, ["staging", "ls", str(tmp_path)]).output

@@ -99,7 +99,7 @@ def constant(field: tree.Field) -> pa.Array:
     )
     for mismatch in batch.reasons.values():
         raise Unresolvable(
-            f"takes its default `{quoted(field.node, field.default)}`, for which Spark has no value: "
+            f"takes its default `{quoted(field.node, field.default)}`, and Spark has no value for it: "
             f"{mismatch.sentence('it')}"
         )
     return value
@@ -395,7 +395,7 @@ def _into_union(writer: tree.Node, reader: tree.Union, path: Path) -> Read:
 def _unresolvable(writer: tree.Node, reader: tree.Node) -> Unresolvable:
     """Return the error about two unrelated types."""
     if isinstance(reader, tree.Union):
-        return Unresolvable(f"was written as {_name(writer)}, for which the reader's union has no branch")
+        return Unresolvable(f"was written as {_name(writer)}, and the reader's union has no branch for it")
     return Unresolvable(f"was written as {_name(writer)} and cannot be read as {_name(reader)}")
 
 

@@ -60,6 +60,6 @@ def _type(schema: Any, path: str) -> pa.DataType:
     if kind in _PLAIN:
         return _PLAIN[kind]
     raise ValueError(
-        f"{path} has no one type that a column can have: give `type`, with `properties` or `additionalProperties` of "
+        f"{path} has no one type that a column can have. Set `type`, with `properties` or `additionalProperties` of "
         "an object and `items` of an array, and no `$ref` or `oneOf`"
     )

@@ -53,7 +53,7 @@ def _parsed(text: str) -> pa.StructType:
         return json_schema.parse(json.loads(text)) if text.lstrip().startswith("{") else ddl.parse(text)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SchemaError(
-            f"The `schema` of `decode=json` cannot be used: {error}. Give a DDL such as `carrier STRING, delay INT`, "
+            f"The `schema` of `decode=json` cannot be used: {error}. Set a DDL such as `carrier STRING, delay INT`, "
             "or a JSON schema."
         ) from None
 

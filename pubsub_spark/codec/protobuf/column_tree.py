@@ -185,7 +185,7 @@ class _TreeBuilder:
         if message in enclosing:
             chain = " → ".join(f"`{m.full_name}`" for m in (*enclosing[enclosing.index(message) :], message))
             raise SchemaError(
-                f"Field `{path}` makes message `{message.full_name}` contain itself ({chain}); "
+                f"Field `{path}` makes message `{message.full_name}` contain itself ({chain}), and "
                 "a column's type must end somewhere"
             )
         if len(enclosing) > MAX_NESTING_LEVELS:

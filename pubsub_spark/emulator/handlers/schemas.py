@@ -181,7 +181,7 @@ def _invalid(problem: codec.InvalidSchema) -> RpcError:
 
 def _imports(name: str) -> RpcError:
     return invalid(
-        f"Invalid schema definition: The definition imports `{name}`, and Pub/Sub supports no imports; write its types "
+        f"Invalid schema definition: The definition imports `{name}`, and Pub/Sub supports no imports. Write its types "
         "as nested messages, or let the emulator allow the well-known ones with `--allow-well-known-imports`."
     )
 
@@ -189,7 +189,7 @@ def _imports(name: str) -> RpcError:
 def _check_room(schema: Schema) -> None:
     if len(schema.revisions) >= limits.MAX_SCHEMA_REVISIONS:
         full = f"Schema `{schema.name}` has {limits.MAX_SCHEMA_REVISIONS} revisions, which is the maximum"
-        raise invalid(f"{full}; delete one before adding another.")
+        raise invalid(f"{full}. Delete one before you add another.")
 
 
 def _resource(schema: Schema, revision: Revision, view: int) -> Any:

@@ -150,7 +150,7 @@ class Stream:
             self.refuse(error)
         except Exception:
             _log.exception("A request on a stream of %s failed", self._subscription.name)
-            self.refuse(RpcError("INTERNAL", "The emulator failed; its log has more."))
+            self.refuse(RpcError("INTERNAL", "The emulator failed. Its log has the cause."))
 
     def _receive(self, raw: bytes) -> None:
         acks = wire_format.ack_ids_of(self._subscription.name).numbers_in(raw)

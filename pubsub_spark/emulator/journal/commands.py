@@ -230,7 +230,7 @@ class Replay:
             self.state.events.clear()
             self.state.broker.ready_consumers.clear()
         if _result(given) != result:
-            raise ReplayError(f"`{name}` gives {_result(given)} where it gave {result}")
+            raise ReplayError(f"`{name}` returns {_result(given)} instead of {result}")
 
     def record(self, name: str) -> Topic | Subscription | Snapshot:
         """Return the topic, subscription or snapshot of that name."""

@@ -67,14 +67,15 @@ def lock(directory: Path) -> IO[bytes]:
         file = (directory / "lock").open("ab")
     except OSError as problem:
         raise DataDirError(
-            f"The data directory `{directory}` cannot be used: {problem.strerror}. Give one that can be written to."
+            f"The data directory `{directory}` cannot be used: {problem.strerror}. Choose one that can be written to."
         ) from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
         raise DataDirError(
-            f"The data directory `{directory}` is in use by another emulator; stop that one, or give another directory."
+            f"The data directory `{directory}` is in use by another emulator. Stop that one, or choose "
+            "another directory."
         ) from None
     return file
 
@@ -84,7 +85,7 @@ class LogFile:
 
     def __init__(self, directory: Path, fsync: FsyncPolicy = "group", *, read_only: bool = False) -> None:
         if fsync not in _SYNCHRONOUS:
-            raise ValueError(f"`fsync` is one of {', '.join(get_args(FsyncPolicy))}; got {fsync}.")
+            raise ValueError(f"`fsync` must be one of {', '.join(get_args(FsyncPolicy))}, got {fsync}.")
         self.path = directory / LOG
         self.number = self._checksum = 0
         self._checkpoints = Checkpoints(self.path)
@@ -109,8 +110,8 @@ class LogFile:
         (version,) = self._database.execute("PRAGMA user_version").fetchone()
         if version > FORMAT:
             raise DataDirError(
-                f"The data directory `{self.path.parent}` was written by a newer emulator (format {version}; this one "
-                f"knows {FORMAT}); start that version of pubsub-spark, or give another directory."
+                f"The data directory `{self.path.parent}` was written by a newer emulator (format {version}, and this "
+                f"one knows {FORMAT}). Start that version of pubsub-spark, or choose another directory."
             )
         self._is_new = not version
 
@@ -130,7 +131,7 @@ class LogFile:
         execute = self._database.execute
         if execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise DataDirError(
-                f"`{self.path}` is no journal of an emulator; give another directory, one that is empty or not there."
+                f"`{self.path}` is not a journal of an emulator. Choose a directory that is empty or does not exist."
             )
         execute("BEGIN")
         execute("CREATE TABLE log (number INTEGER PRIMARY KEY, checksum INTEGER NOT NULL, commands BLOB NOT NULL)")
@@ -214,13 +215,13 @@ class LogFile:
             yield
         except sqlite3.DatabaseError as problem:
             if isinstance(problem, sqlite3.OperationalError) and "unable to open" in str(problem):
-                raise DataDirError(f"`{self.path}` cannot be opened; see who may read and write it.") from None
+                raise DataDirError(f"`{self.path}` cannot be opened. Check its permissions.") from None
             raise self._damaged(number, f" ({problem})") from None
 
     def _damaged(self, number: int, more: str = "") -> DataDirError:
         place = f"row {number} of its table `log`" if number else "its head"
         return DataDirError(
-            f"`{self.path}` is damaged at {place}{more}; restore the directory from a copy, or give an empty one."
+            f"`{self.path}` is damaged at {place}{more}. Restore the directory from a copy, or choose an empty one."
         )
 
 
@@ -259,16 +260,16 @@ class _WalFile:
             raise self._damaged(place)
         if behind or self._rest:
             _log.warning(
-                "`%s` ends in a change that was not written as a whole, at byte %s; it is cut. No call that wrote it "
-                "was answered, unless the machine itself broke down.",
+                "`%s` ends in a change that was not written as a whole, at byte %s, and it is cut. No call that wrote "
+                "it was answered, unless the machine itself broke down.",
                 self._path,
                 place,
             )
 
     def _damaged(self, place: int) -> DataDirError:
         return DataDirError(
-            f"`{self._path}` is damaged at byte {place}, and whole changes follow; restore the directory from a copy, "
-            "or give an empty one."
+            f"`{self._path}` is damaged at byte {place}, and whole changes follow. Restore the directory from a copy, "
+            "or choose an empty one."
         )
 
 
@@ -306,7 +307,7 @@ def read_base(directory: Path, number: int) -> Any:
     """Return the content of a base. Raise DataDirError if it is missing or damaged."""
     path = base_path(directory, number)
     if not path.exists():
-        raise DataDirError(f"`{path}` is missing, which `{LOG}` goes on from; restore the directory from a copy.")
+        raise DataDirError(f"`{path}` is missing, and `{LOG}` continues from it. Restore the directory from a copy.")
     with contextlib.closing(sqlite3.connect(path)) as database:
         chunks = _ChunkReader(database)
         try:
@@ -314,8 +315,8 @@ def read_base(directory: Path, number: int) -> Any:
                 return _PlainUnpickler(file).load()
         except Exception as problem:
             raise DataDirError(
-                f"`{path}` is damaged at row {chunks.number} of its table `chunks` ({problem}); restore the directory "
-                "from a copy, or give an empty one."
+                f"`{path}` is damaged at row {chunks.number} of its table `chunks` ({problem}). Restore the directory "
+                "from a copy, or choose an empty one."
             ) from None
 
 

@@ -194,7 +194,8 @@ class Journal:
             process.stdin.close()
         if code:
             _log.error(
-                "No new base could be written in `%s`; it is tried again when the log has grown.", self._directory
+                "No new base could be written in `%s`. The emulator tries again when the log has grown.",
+                self._directory,
             )
             return
         self._log.rebase(self._compacting_to)

@@ -27,7 +27,7 @@ def restored(log: LogFile, upto: int | None = None, remembered: int = 0) -> Repl
         except Exception as problem:
             raise DataDirError(
                 f"`{files.base_path(log.path.parent, log.base)}` is no base of an emulator "
-                f"({type(problem).__name__}: {problem}); restore the directory from a copy, or give an empty one."
+                f"({type(problem).__name__}: {problem}). Restore the directory from a copy, or choose an empty one."
             ) from problem
     for number, commands in log.groups(upto):
         for command in commands:
@@ -35,8 +35,8 @@ def restored(log: LogFile, upto: int | None = None, remembered: int = 0) -> Repl
                 replay.apply(command)
             except ReplayError as problem:
                 raise DataDirError(
-                    f"Row {number} of `{log.path}` does not fit what is before it: {problem}. The directory holds more "
-                    "than one emulator's files, or pubsub-spark is another version; restore it from a copy."
+                    f"Row {number} of `{log.path}` does not fit the rows before it: {problem}. The directory holds "
+                    "more than one emulator's files, or pubsub-spark is another version. Restore it from a copy."
                 ) from problem
     return replay
 

@@ -76,7 +76,7 @@ def export_of(subscription: Any) -> str:
     """Return the name of the export configuration of a Subscription, or an empty text if it has no export."""
     present = [name for name in _KNOWN_EXPORTS if subscription.HasField(name)]
     if len(present) > 1:
-        raise invalid(f"At most one of {', '.join(_EXPORTS)} may be set; got {' and '.join(present)}.")
+        raise invalid(f"At most one of {', '.join(_EXPORTS)} may be set, got {' and '.join(present)}.")
     return "".join(present)
 
 
@@ -190,7 +190,7 @@ def check_transforms(transforms: Sequence[Any]) -> None:
             limits.check_at_most("javascript_udf.code", size, _MAX_UDF_BYTES)
         elif not transform.disabled:
             raise unimplemented(
-                f"This emulator runs message transforms of JavaScript alone; set `disabled` to keep one of `{kind}` "
+                f"This emulator runs message transforms of JavaScript only. Set `disabled` to keep one of `{kind}` "
                 "without running it."
             )
     enabled = sum(not transform.disabled for transform in transforms)

@@ -98,7 +98,7 @@ class Dispatcher:
             raise
         except Exception:
             _log.exception("%s from %s failed", context.method, context.peer)
-            raise RpcError("INTERNAL", "The emulator failed; its log has more.") from None
+            raise RpcError("INTERNAL", "The emulator failed. Its log has the cause.") from None
         finally:
             context.request = b""  # transports keep a failed call's context until the garbage collector runs
 

@@ -59,7 +59,7 @@ class InjectFaults:
             if fault.delay and not await self._engine.sleep(fault.delay):
                 raise stopping()
             if fault.code is not None:
-                raise RpcError(fault.code, fault.message or f"This {fault.rpc} was told to fail with {fault.code}.")
+                raise RpcError(fault.code, fault.message or f"A fault makes this {fault.rpc} fail with {fault.code}.")
         return await proceed()
 
 

@@ -99,7 +99,7 @@ class Function:
             self._close()
             why = f"it needed more than {_MAX_MEMORY_BYTES >> 20} MB"
         except Exception:  # of V8, or of the functions that write JSON, if the code has changed them
-            why = "what it threw or returned has no JSON"
+            why = "its result or exception has no JSON"
         if len(batch) > 1:
             return [answer for each in batch for answer in self._call([each])]
         return [{"error": why}]
@@ -111,8 +111,8 @@ class Function:
         try:
             import py_mini_racer
         except ModuleNotFoundError:
-            extra = "install pubsub-spark with its extra `emulator-transforms`"
-            raise UnavailableError(f"it needs `mini-racer`; {extra}") from None
+            extra = "Install pubsub-spark with its extra `emulator-transforms`"
+            raise UnavailableError(f"it needs `mini-racer`. {extra}") from None
         context = _V8.submit(py_mini_racer.MiniRacer).result()
         self._close = weakref.finalize(self, _V8.submit, context.close)
         self._close.atexit = False

@@ -37,11 +37,11 @@ _TYPES = {
 def check_root(root: Path) -> None:
     """Raise OSError if the folder or DuckDB is missing."""
     if not root.is_dir():
-        raise OSError(f"The BigQuery root `{root}` is not a folder; create it, with a DuckDB file for each project.")
+        raise OSError(f"The BigQuery root `{root}` is not a folder. Create it, with a DuckDB file for each project.")
     try:
         import duckdb  # noqa: F401 (whether it is there)
     except ModuleNotFoundError:
-        raise OSError("BigQuery subscriptions need `duckdb`; run `pip install duckdb`.") from None
+        raise OSError("BigQuery subscriptions need `duckdb`. Run `pip install duckdb`.") from None
 
 
 class DuckDbTable:
@@ -57,7 +57,7 @@ class DuckDbTable:
         """Return the types of the columns by BigQuery's names."""
         import duckdb
 
-        missing = f"The table {self._name} does not exist in `{self._path}`; create it there."
+        missing = f"The table {self._name} does not exist in `{self._path}`. Create it there."
         if not self._path.is_file():
             raise DestinationError("NOT_FOUND", missing)
         with self._opened() as connection:

@@ -111,9 +111,9 @@ def _check(name: str, columns: Columns, types: set[str]) -> None:
     """Raise DestinationError unless the table has the column with one of these types."""
     wanted = " or ".join(sorted(types)) or "no type"
     if name not in columns:
-        raise DestinationError("SCHEMA_MISMATCH", f"The table has no column `{name}`; add one of {wanted}.")
+        raise DestinationError("SCHEMA_MISMATCH", f"The table has no column `{name}`. Add one of {wanted}.")
     if columns[name] not in types:
-        raise DestinationError("SCHEMA_MISMATCH", f"The column `{name}` is {columns[name]}; it must be {wanted}.")
+        raise DestinationError("SCHEMA_MISMATCH", f"The column `{name}` is {columns[name]}, and must be {wanted}.")
 
 
 def _metadata(message: Message, subscription: str) -> Row:
@@ -167,7 +167,7 @@ def _topic_reader(schema: TopicSchema, columns: Columns, drops_unknown: bool) ->
 
 def _avro_kinds(definition: Any) -> dict[str, str]:
     if definition.root.kind != "record":
-        raise DestinationError("SCHEMA_MISMATCH", "The topic's schema is not of records; unset useTopicSchema.")
+        raise DestinationError("SCHEMA_MISMATCH", "The topic's schema is not of records. Unset useTopicSchema.")
     return {field.name: _avro_kind(field.node) for field in definition.root.fields}
 
 

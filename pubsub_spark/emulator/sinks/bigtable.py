@@ -182,11 +182,11 @@ def _bytes(value: Any) -> bytes:
 def _check_families(config: Any, families: Collection[str]) -> None:
     for family in (_DATA, _METADATA) if config.write_metadata else (_DATA,):
         if family not in families:
-            said = f"The Bigtable table `{config.table}` has no column family `{family}`; create it."
+            said = f"The Bigtable table `{config.table}` has no column family `{family}`. Create it."
             raise DestinationError("SCHEMA_MISMATCH", said)
     mapping = getattr(config, "column_family_mapping", None)
     if mapping is not None and mapping.HasField("row_key_schema"):
-        said = f"The Bigtable table `{config.table}` has no structured row key; set `delimitedKey`."
+        said = f"The Bigtable table `{config.table}` has no structured row key. Set `delimitedKey`."
         raise DestinationError("SCHEMA_MISMATCH", said)
 
 

@@ -28,7 +28,7 @@ def destinations(options: EmulatorOptions) -> Destinations:
 
         made["cloud_storage_config"] = partial(Bucket, StorageRoot(str(options.storage_root)))
     if options.bigquery_root is not None and options.bigquery_endpoint is not None:
-        raise OSError("BigQuery is in files or behind an endpoint; give `bigquery_root` or `bigquery_endpoint`.")
+        raise OSError("BigQuery is in files or behind an endpoint. Set either `bigquery_root` or `bigquery_endpoint`.")
     if options.bigquery_root is not None:
         from pubsub_spark.emulator.sinks.bigquery import BigQuery
         from pubsub_spark.emulator.sinks.bigquery_duckdb import DuckDbTable, check_root
@@ -62,7 +62,7 @@ def sources(options: EmulatorOptions) -> Sources:
         _require("boto3", "boto3", "Ingestion from Kinesis")
         made["aws_kinesis"] = partial(KinesisSource, options.kinesis_endpoint)
     if options.kafka_config is not None and options.kafka_endpoint is None:
-        raise OSError("`kafka_config` has settings for a broker; give that as `kafka_endpoint`.")
+        raise OSError("`kafka_config` has settings for a broker. Set that broker as `kafka_endpoint`.")
     if options.kafka_endpoint is not None:
         from pubsub_spark.emulator.sinks.ingestion_kafka import SERVICES, KafkaSource, read_properties
 
@@ -78,4 +78,4 @@ def sources(options: EmulatorOptions) -> Sources:
 def _require(module: str, package: str, use: str) -> None:
     """Raise OSError if an optional module is missing."""
     if find_spec(module) is None:
-        raise OSError(f"{use} needs `{package}`; run `pip install {package}`.")
+        raise OSError(f"{use} needs `{package}`. Run `pip install {package}`.")

@@ -52,7 +52,7 @@ class CloudStorageSource:
         except DestinationError as problem:
             raise SourceError(_STATES.get(problem.state, "ACTIVE"), str(problem)) from None
         except _DENIED as problem:
-            sentence = f"The bucket `{self._settings.bucket}` may not be read; allow it ({first_line(problem)})."
+            sentence = f"The bucket `{self._settings.bucket}` may not be read. Grant access ({first_line(problem)})."
             raise SourceError(_STATES["PERMISSION_DENIED"], sentence) from None
         except (OSError, obstore.exceptions.BaseError) as problem:  # deleted meanwhile, or a store that is away
             sentence = f"The bucket `{self._settings.bucket}` cannot be read now: {first_line(problem)}"
@@ -77,4 +77,4 @@ class CloudStorageSource:
     def _pass_over(self, why: str) -> None:
         if why not in self._passed_over:
             self._passed_over.add(why)
-            _log.warning("An object of the bucket `%s` is not ingested; rename it: %s", self._settings.bucket, why)
+            _log.warning("An object of the bucket `%s` is not ingested. Rename it: %s", self._settings.bucket, why)

@@ -111,7 +111,7 @@ class KafkaSource:
 
     def _partitions(self, consumer: Any) -> set[int]:
         if not self._topic:
-            sentence = f"The settings name no topic of Kafka; set `{self._service.topic}`."
+            sentence = f"The settings name no topic of Kafka. Set `{self._service.topic}`."
             raise SourceError(self._service.missing, sentence)
         found = consumer.list_topics(self._topic, timeout=_ANSWER_SECONDS).topics[self._topic]
         if found.error is not None:
@@ -132,12 +132,12 @@ class KafkaSource:
         self._made, self._assigned = None, set()
         code = error.code()
         if code in (codes.UNKNOWN_TOPIC_OR_PART, codes._UNKNOWN_TOPIC, codes._UNKNOWN_PARTITION, codes.TOPIC_EXCEPTION):
-            return SourceError(self._service.missing, f"The topic `{self._topic}` of Kafka does not exist; create it.")
+            return SourceError(self._service.missing, f"The topic `{self._topic}` of Kafka does not exist. Create it.")
         if code in (codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED, codes._AUTHENTICATION):
-            sentence = f"The topic `{self._topic}` of Kafka may not be read; allow it ({error.str()})."
+            sentence = f"The topic `{self._topic}` of Kafka may not be read. Grant access ({error.str()})."
             return SourceError(self._service.denied, sentence)
         if code in (codes._TRANSPORT, codes._ALL_BROKERS_DOWN, codes._TIMED_OUT, codes._RESOLVE):
-            sentence = f"The Kafka broker at `{self._endpoint}` does not answer; start it ({error.str()})."
+            sentence = f"The Kafka broker at `{self._endpoint}` does not answer. Start it ({error.str()})."
             return SourceError(self._service.unreachable, sentence)
         return SourceError("ACTIVE", f"The topic `{self._topic}` of Kafka cannot be read now: {error.str()}")
 

@@ -66,7 +66,7 @@ class KinesisSource:
             if problem.response["Error"]["Code"] != _MISSING:
                 raise
             client.describe_stream_summary(StreamARN=self._stream)  # a missing stream is reported as such
-            sentence = f"The consumer `{self._consumer}` does not exist; register it with the stream."
+            sentence = f"The consumer `{self._consumer}` does not exist. Register it with the stream."
             raise SourceError("CONSUMER_NOT_FOUND", sentence) from None
 
     def _shards(self, client: Any) -> Iterator[str]:

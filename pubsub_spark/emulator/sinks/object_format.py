@@ -105,9 +105,9 @@ def _target(schema: TopicSchema, with_metadata: bool) -> dict[str, Any]:
     """Return the schema of the file. Raise DestinationError if the topic's schema cannot be one."""
     definition: Any = schema.latest
     if definition.type != "AVRO":
-        raise DestinationError("SCHEMA_MISMATCH", "The topic's schema is not Avro; unset useTopicSchema.")
+        raise DestinationError("SCHEMA_MISMATCH", "The topic's schema is not Avro. Unset useTopicSchema.")
     if definition.root.kind != "record":
-        raise DestinationError("SCHEMA_MISMATCH", "The topic's schema is not of records; unset useTopicSchema.")
+        raise DestinationError("SCHEMA_MISMATCH", "The topic's schema is not of records. Unset useTopicSchema.")
     target: dict[str, Any] = definition.fastavro_schema()
     if not with_metadata:
         return target

@@ -31,9 +31,11 @@ class StorageRoot:
         if parts.scheme in ("", "file"):
             self._folder = Path(url2pathname(parts.path) if parts.scheme else url)
             if not self._folder.is_dir():
-                raise OSError(f"The storage root `{url}` is not a folder; create it, with a folder for each bucket.")
+                raise OSError(f"The storage root `{url}` is not a folder. Create it, with a folder for each bucket.")
         elif parts.scheme not in _SCHEMES:
-            raise OSError(f"The storage root `{url}` is not of {', '.join(_SCHEMES)}; give a folder, or one of those.")
+            raise OSError(
+                f"The storage root `{url}` is not of {', '.join(_SCHEMES)}. Set a folder, or a URL of one of those."
+            )
 
     def open(self, bucket: str) -> ObjectStore:
         """Return the store of a bucket. Raise DestinationError if its folder is missing, OSError if opening fails."""
@@ -44,7 +46,7 @@ class StorageRoot:
                 raise OSError(f"The bucket `{bucket}` cannot be opened: {first_line(problem)}") from None
         folder = self._folder / bucket
         if not folder.is_dir():
-            raise DestinationError("NOT_FOUND", f"The bucket `{bucket}` does not exist; create the folder `{folder}`.")
+            raise DestinationError("NOT_FOUND", f"The bucket `{bucket}` does not exist. Create the folder `{folder}`.")
         return LocalStore(folder)
 
     def put(self, bucket: str, name: str, content: bytes) -> None:
@@ -54,19 +56,19 @@ class StorageRoot:
             obstore.put(store, name, content)
         except (FileNotFoundError, NotFoundError) as problem:
             raise DestinationError(
-                "NOT_FOUND", f"The bucket `{bucket}` does not exist; create it ({first_line(problem)})."
+                "NOT_FOUND", f"The bucket `{bucket}` does not exist. Create it ({first_line(problem)})."
             ) from None
         except _DENIED as problem:
             raise DestinationError(
-                "PERMISSION_DENIED", f"The bucket `{bucket}` may not be written; allow it ({first_line(problem)})."
+                "PERMISSION_DENIED", f"The bucket `{bucket}` may not be written. Grant access ({first_line(problem)})."
             ) from None
         except ValueError as problem:  # `a//b` and `../a` are names in Cloud Storage, but obstore cannot write them
-            sentence = f"The bucket `{bucket}` takes no object `{name}` here; rename it ({first_line(problem)})."
+            sentence = f"The bucket `{bucket}` takes no object `{name}` here. Rename it ({first_line(problem)})."
             raise DestinationError("PERMISSION_DENIED", sentence) from None
         except BaseError as problem:
             if "Permission denied" in str(problem):  # of a local file: obstore has no error class for it
                 raise DestinationError(
-                    "PERMISSION_DENIED", f"The bucket `{bucket}` may not be written; allow it ({name})."
+                    "PERMISSION_DENIED", f"The bucket `{bucket}` may not be written. Grant access ({name})."
                 ) from None
             raise OSError(f"The bucket `{bucket}` cannot be written now: {first_line(problem)}") from None
 

@@ -251,7 +251,7 @@ class PageOnDemand:
                 try:
                     self._page = await self._dispatcher.run(self._make)
                 except ModuleNotFoundError as missing:
-                    why = f"The page needs `{missing.name}`; install pubsub-spark with its extra `emulator`.\n"
+                    why = f"The page needs `{missing.name}`. Install pubsub-spark with its extra `emulator`.\n"
                     return PlainTextResponse(why, 501)
             return self._page
 

@@ -44,7 +44,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as problem:
         why = (problem.strerror or str(problem)).partition(" (")[0]  # Python adds the address that it tried
         raise OSError(
-            f"The emulator cannot listen on `{host}:{port}`: {why}. Give it another host or port."
+            f"The emulator cannot listen on `{host}:{port}`: {why}. Choose another host or port."
         ) from problem
 
 
@@ -66,7 +66,7 @@ def tls_context(key: bytes, certificate: bytes) -> ssl.SSLContext:
         except ssl.SSLError as problem:
             raise OSError(
                 "The emulator cannot serve TLS with this key and certificate. "
-                "Give a private key and the certificate that was made for it, both PEM, in this order."
+                "Pass a private key and the certificate that was made for it, both PEM, in this order."
             ) from problem
     return context
 

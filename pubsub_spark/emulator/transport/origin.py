@@ -69,7 +69,7 @@ def refusal(
     allowed_origins: other sites whose pages may send requests.
     """
     if allowed_hosts is not None and not _is_accepted(_name(host).lower(), allowed_hosts):
-        return f"The host `{_name(host)}` is not one of this emulator's; start it with `--allow-host {_name(host)}`."
+        return f"The host `{_name(host)}` is not one of this emulator's. Start it with `--allow-host {_name(host)}`."
     own = f"{scheme}://{host}"
     if origin is not None and origin.lower() != own.lower() and origin not in allowed_origins:
         return (

@@ -87,7 +87,7 @@ def _form(parameters: Mapping[str, str], route: Route) -> Form:
     """Return the answer's format from the system parameters. https://cloud.google.com/apis/docs/system-parameters"""
     alt, *options = parameters.get("alt", "json").split(";")
     if alt not in _ALTS:
-        raise invalid(f"Invalid value at 'alt': `{alt}`; it is json or proto.")
+        raise invalid(f"Invalid value at 'alt': `{alt}`. It must be json or proto.")
     if _CALLBACK in parameters:
         raise invalid("`callback` is not supported: JSONP would let any web page read this emulator. Leave it out.")
     try:

@@ -62,20 +62,20 @@ class Verb:
         except (ValueError, RecursionError) as problem:
             raise invalid(f"The body of `{self.name}` is not JSON: {problem}.") from None
         if not isinstance(given, dict):
-            raise invalid(f"The body of `{self.name}` must be a JSON object; {self._fields}.")
+            raise invalid(f"The body of `{self.name}` must be a JSON object. {self._fields}.")
         return given
 
     def _arguments(self, given: Mapping[str, Any]) -> list[Any]:
         """Return the method's arguments, in the order of its parameters."""
         if unknown := sorted(set(given) - set(self.parameters)):
-            raise invalid(f"`{unknown[0]}` is not a field of `{self.name}`; {self._fields}.")
+            raise invalid(f"`{unknown[0]}` is not a field of `{self.name}`. {self._fields}.")
         arguments: list[Any] = []
         for name, parameter in self.parameters.items():
             is_list = parameter.kind is inspect.Parameter.VAR_POSITIONAL
             if name not in given and parameter.default is not inspect.Parameter.empty:
                 arguments.append(parameter.default)
             elif name not in given:
-                raise invalid(f"`{name}` is missing; {self._fields}.")
+                raise invalid(f"`{name}` is missing. {self._fields}.")
             elif is_list:
                 arguments += self._read_list(name, parameter, given[name])
             else:
@@ -113,7 +113,9 @@ def find(verbs: Mapping[str, Verb], http_method: str, name: str) -> Verb:
     """Return the verb of a request. Raise RpcError if the name is unknown, or the verb has another method."""
     verb = verbs.get(name)
     if verb is None:
-        raise RpcError("NOT_FOUND", f"`{name}` is not a verb of the emulator; those are {', '.join(sorted(verbs))}.")
+        raise RpcError(
+            "NOT_FOUND", f"`{name}` is not a verb of the emulator. Its verbs are {', '.join(sorted(verbs))}."
+        )
     if verb.http_method != {"HEAD": "GET"}.get(http_method, http_method):
         raise invalid(f"`{name}` is asked for by {verb.http_method}, not by {http_method}.")
     return verb

@@ -99,7 +99,7 @@ def open_store(
     scheme = _scheme(location)
     if scheme in _OTHER_NAMES:
         right = f"{_OTHER_NAMES[scheme]}{location[len(scheme) :]}".replace(".blob.core.", ".dfs.core.")
-        raise StagingError(f"`stagingLocation` `{location}` has a scheme that is not supported. Give `{right}`.")
+        raise StagingError(f"`stagingLocation` `{location}` has a scheme that is not supported. Use `{right}`.")
     is_url = scheme in _SCHEMES and location[len(scheme) :].startswith(":///" if scheme == "file" else "://")
     if not is_url and not location.startswith("/"):
         raise StagingError(

@@ -67,7 +67,7 @@ def quoted(node: Node, datum: Any) -> str:
 
 def no_constant(name: str) -> float:
     """Refuse `NaN` and the infinities, which Python's `json` reads."""
-    raise ValueError(f"{name} is not a JSON number; Avro writes the string {json.dumps(name)}")
+    raise ValueError(f"{name} is not a JSON number. Avro writes the string {json.dumps(name)}")
 
 
 def branch_name(union: Union, index: int) -> str:

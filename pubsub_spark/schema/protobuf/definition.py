@@ -155,7 +155,7 @@ def check_compatible(old: Definition, new: Definition) -> None:
     ]
     edits = (find_edit(before, after, old.message.name, new.message.name) for before, after in pairs)
     if reason := next(filter(None, edits), None):
-        raise IncompatibleSchema(f"{reason}; a new revision may only add and remove optional fields")
+        raise IncompatibleSchema(f"{reason}. A new revision may only add and remove optional fields")
 
 
 def root_name(file: FileDescriptorProto) -> str:
@@ -171,20 +171,20 @@ def _check_shape(file: FileDescriptorProto) -> None:
     """Raise InvalidSchema unless the file is proto2 or proto3 and has one top-level message and no service."""
     if file.syntax == "editions":
         raise InvalidSchema(
-            'The definition is of an edition; Pub/Sub knows `syntax = "proto2"` and `syntax = "proto3"`'
+            'The definition is of an edition, and Pub/Sub knows only `syntax = "proto2"` and `syntax = "proto3"`'
         )
     if len(file.message_type) != 1:
         names = ", ".join(f"`{message.name}`" for message in file.message_type) or "none"
         raise InvalidSchema(f"The definition must have exactly one top-level message, it has {names}")
     if file.service:
-        raise InvalidSchema(f"The definition has the service `{file.service[0].name}`; it may only have a message")
+        raise InvalidSchema(f"The definition has the service `{file.service[0].name}`, and may only have a message")
 
 
 def _check_groups(files: Sequence[FileDescriptorProto]) -> None:
     """Raise InvalidSchema if a field of the files is a group."""
     for path, field in (each for file in files for each in _all_fields(file)):
         if field.type == FieldDescriptorProto.TYPE_GROUP:
-            raise InvalidSchema(f"Field `{path}` is a group; write a nested message instead")
+            raise InvalidSchema(f"Field `{path}` is a group. Write a nested message instead")
 
 
 def _file_of_root(files: Sequence[FileDescriptorProto], root: str) -> FileDescriptorProto:

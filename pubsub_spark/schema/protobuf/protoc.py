@@ -89,7 +89,7 @@ def _compile(text: str) -> bytes:
         well_known_types = resources.files("grpc_tools") / "_proto"
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            "Protobuf schemas need `grpcio-tools`; install pubsub-spark with its extra `protoc`", name="grpc_tools"
+            "Protobuf schemas need `grpcio-tools`. Install pubsub-spark with its extra `protoc`", name="grpc_tools"
         ) from None
     command = [sys.executable, "-I", "-c", _COMMAND, "\n".join(filter(None, sys.path))]
     arguments = [

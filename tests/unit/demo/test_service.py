@@ -1,4 +1,4 @@
-"""The endpoint that the demo is given."""
+"""The endpoint of the demo."""
 
 from pathlib import Path
 

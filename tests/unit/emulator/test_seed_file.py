@@ -88,7 +88,7 @@ def test_empty_file_is_an_empty_emulator(services, tmp_path):
         ("a: &a {a: *a}", "is not YAML: maximum recursion depth exceeded"),
         (
             "a0: &a0 [x]\n" + "\n".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40)),
-            "has more than 100,000 values, with what its aliases repeat.",
+            "has more than 100,000 values, counting the repeats of its aliases.",
         ),
         ("topics: [a]", "`topics` in"),
         ("topics: {abc: [x]}", "`topics.abc` in"),

@@ -51,7 +51,7 @@ def test_emulator_is_an_extra():
 def test_emulator_says_what_to_install(absent: str):
     """Without its extra the command and the import end with one sentence."""
     hidden = f"import sys; sys.modules[{absent!r}] = None; "
-    sentence = f"The emulator needs `{absent}`; install pubsub-spark with its extra `emulator`."
+    sentence = f"The emulator needs `{absent}`. Install pubsub-spark with its extra `emulator`."
     for code, line in (
         ("from pubsub_spark.cli import app; app(['emulator', '--port', '0'])", sentence),
         ("from pubsub_spark.emulator import Emulator", f"ModuleNotFoundError: {sentence}"),
@@ -79,7 +79,7 @@ def test_command_says_what_to_install():
     code = "import sys; sys.modules['typer'] = None; from pubsub_spark.cli import app; app()"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
 
-    sentence = "The command `pubsub-spark` needs `typer`; install pubsub-spark with its extra `cli`.\n"
+    sentence = "The command `pubsub-spark` needs `typer`. Install pubsub-spark with its extra `cli`.\n"
     assert (1, sentence) == (ended.returncode, ended.stderr)
 
 
@@ -216,7 +216,7 @@ except ModuleNotFoundError as error:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=built, check=False)
 
     assert 0 == ended.returncode, ended.stderr
-    assert re.fullmatch(r"The emulator needs `\w+`; install pubsub-spark with its extra `emulator`.\n", ended.stdout)
+    assert re.fullmatch(r"The emulator needs `\w+`. Install pubsub-spark with its extra `emulator`.\n", ended.stdout)
 
 
 @pytest.mark.parametrize("line", ["", "pytest_plugins = ['pubsub_spark.emulator.pytest_plugin']\n"])

@@ -52,7 +52,7 @@ def test_sizes_are_those_of_protobuf(messages, skipped):
 
 @pytest.mark.parametrize("bits", [7, 14, 21])
 def test_sizes_where_a_length_takes_one_byte_more(bits: int):
-    """Lengths of data and of whole messages, on both sides of what protobuf writes in so many bits."""
+    """Lengths of data and of whole messages, on both sides of a longer length in protobuf."""
     messages = [{"data": b"x" * length} for length in range(2**bits - 6, 2**bits + 2)]
     whole = (PublishRequest.pb()(messages=[PubsubMessage.pb()(**message)]) for message in messages)
 
@@ -121,7 +121,7 @@ def test_neighbours_of_a_slice_are_not_named():
 
 
 def test_a_row_is_named_once():
-    """Of a message with several faults the first is told."""
+    """For a message with several faults the first is reported."""
     [violation] = violations({"attributes": {"googa": "v" * 2000}, "ordering_key": "k" * 2000})
 
     assert "attributes" == violation.field

@@ -91,7 +91,7 @@ CIRCLE = [FileDescriptorProto(name=a, dependency=[b]) for a, b in (("a.proto", "
 @pytest.mark.parametrize(
     ("definition", "sentence"),
     [
-        (text(FLIGHT), "lacks `city.proto`, which `flight.proto` imports; compile with `--include_imports`"),
+        (text(FLIGHT), "lacks `city.proto`, which `flight.proto` imports. Compile with `--include_imports`"),
         (text(CITY, FLIGHT, root="air.Plane"), "has no top-level message `air.Plane`, which `root_message` names"),
         (text(EDITION, root="M"), "The file `e.proto` is of an edition"),
         (text(*CIRCLE), "import each other in a circle"),

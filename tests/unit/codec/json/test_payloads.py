@@ -122,6 +122,6 @@ def test_strings_survive(fields: dict[str, str | None]):
 
 def test_schema_that_cannot_be_used():
     """The error for an invalid schema is one line with an example. A schema is pickled as its text."""
-    with pytest.raises(SchemaError, match=r"cannot be used: `intt` is not a type .* Give a DDL such as"):
+    with pytest.raises(SchemaError, match=r"cannot be used: `intt` is not a type .* Set a DDL such as"):
         JsonSchema("a INTT").arrow_type()
     assert pickle.loads(pickle.dumps(SCHEMA)).arrow_type() == SCHEMA.arrow_type()

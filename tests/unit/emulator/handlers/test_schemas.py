@@ -64,7 +64,7 @@ def test_imports_are_refused_unless_allowed(services):
     for definition in (timed, other):
         code, sentence = refused(partial(create, services, definition, PROTOBUF))
         assert "INVALID_ARGUMENT" == code
-        assert "Pub/Sub supports no imports; write its types as nested messages, or let the emulator" in sentence
+        assert "Pub/Sub supports no imports. Write its types as nested messages, or let the emulator" in sentence
     create(services, MESSAGE, PROTOBUF)
     assert "`google/protobuf/timestamp.proto`" in refused(lambda: commit(services, timed, PROTOBUF))[1]
     assert timed == create(lenient, timed, PROTOBUF, "timed").definition

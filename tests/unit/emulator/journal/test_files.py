@@ -87,7 +87,7 @@ def test_a_damaged_middle_of_the_write_ahead_log_is_refused(tmp_path: Path):
     wal = killed(tmp_path, size=50_000) / WAL
     flip(wal, wal.stat().st_size // 2)
 
-    with pytest.raises(DataDirError, match=f"`.*{WAL}` is damaged at byte [0-9]+, and whole changes follow; restore"):
+    with pytest.raises(DataDirError, match=f"`.*{WAL}` is damaged at byte [0-9]+, and whole changes follow. Restore"):
         LogFile(tmp_path)
 
 
@@ -97,7 +97,7 @@ def test_a_damaged_row_is_refused_with_its_number(tmp_path: Path):
     path = tmp_path / LOG
     flip(path, path.read_bytes().index(b"topic 3"))
 
-    with pytest.raises(DataDirError, match=f"`.*{LOG}` is damaged at row 3 of its table `log`; restore the directory"):
+    with pytest.raises(DataDirError, match=f"`.*{LOG}` is damaged at row 3 of its table `log`. Restore the directory"):
         topics(tmp_path)
 
 
@@ -158,7 +158,7 @@ def test_one_emulator_has_a_directory(tmp_path: Path):
     """A second emulator is refused until the first has released the directory."""
     held = files.lock(tmp_path)
 
-    with pytest.raises(DataDirError, match=f"`{tmp_path}` is in use by another emulator; stop that one"):
+    with pytest.raises(DataDirError, match=f"`{tmp_path}` is in use by another emulator. Stop that one"):
         files.lock(tmp_path)
 
     held.close()

@@ -52,11 +52,11 @@ def test_attributes_that_are_left_out_stay():
         ("return {data: '\\ud800'}", "it returned half of a surrogate pair, which is no text"),
         ("return {data: 'x'.repeat(1e7 + 1)}", "it returned 10,000,001 bytes of `data`, and 10,000,000 is the maximum"),
         ("return require('fs')", "ReferenceError: require is not defined"),
-        ("throw Object.create(null)", "what it threw or returned has no JSON"),
-        ("JSON.stringify = () => '7'; return message", "what it threw or returned has no JSON"),
-        ("JSON.stringify = () => undefined; return message", "what it threw or returned has no JSON"),
-        ("Array.prototype.join = () => '[1]'; return message", "what it threw or returned has no JSON"),
-        ("Array.prototype.join = () => '{}, {}'; return message", "what it threw or returned has no JSON"),
+        ("throw Object.create(null)", "its result or exception has no JSON"),
+        ("JSON.stringify = () => '7'; return message", "its result or exception has no JSON"),
+        ("JSON.stringify = () => undefined; return message", "its result or exception has no JSON"),
+        ("Array.prototype.join = () => '[1]'; return message", "its result or exception has no JSON"),
+        ("Array.prototype.join = () => '{}, {}'; return message", "its result or exception has no JSON"),
     ],
 )  # fmt: skip
 def test_failures_are_told(body, why):

@@ -70,7 +70,7 @@ def test_runner_is_kept_until_functions_change():
 def test_without_v8_nothing_is_run(monkeypatch):
     """Without mini-racer a function is refused, and messages of a restored one fail with the reason."""
     monkeypatch.setitem(sys.modules, "py_mini_racer", None)
-    sentence = "it needs `mini-racer`; install pubsub-spark with its extra `emulator-transforms`"
+    sentence = "it needs `mini-racer`. Install pubsub-spark with its extra `emulator-transforms`"
 
     with pytest.raises(RpcError, match="cannot be run: it needs `mini-racer`") as error:
         check(topic("return m;").message_transforms)

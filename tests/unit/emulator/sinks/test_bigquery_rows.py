@@ -89,12 +89,12 @@ def test_topic_schema_makes_the_columns(kind, text, data, columns, expected):
 @pytest.mark.parametrize(
     ("columns", "fields", "sentence"),
     [
-        ({}, {}, "The table has no column `data`; add one of BYTES or JSON or STRING."),
-        ({"data": "INTEGER"}, {}, "The column `data` is INTEGER; it must be BYTES or JSON or STRING."),
+        ({}, {}, "The table has no column `data`. Add one of BYTES or JSON or STRING."),
+        ({"data": "INTEGER"}, {}, "The column `data` is INTEGER, and must be BYTES or JSON or STRING."),
         ({"data": "BYTES"}, {"write_metadata": True},
-         "The table has no column `subscription_name`; add one of STRING."),
+         "The table has no column `subscription_name`. Add one of STRING."),
         ({**AVRO_COLUMNS, "a": "STRING"}, {"use_topic_schema": True},
-         "The column `a` is STRING; it must be BIGNUMERIC or INTEGER or NUMERIC."),
+         "The column `a` is STRING, and must be BIGNUMERIC or INTEGER or NUMERIC."),
     ],
 )  # fmt: skip
 def test_tables_that_do_not_fit(columns, fields, sentence):

@@ -55,9 +55,9 @@ def test_properties_without_a_broker_are_refused(tmp_path: Path):
         (
             {"kafka_endpoint": "h:1"},
             "confluent_kafka",
-            "Ingestion from Kafka needs `confluent-kafka`; run `pip install ",
+            "Ingestion from Kafka needs `confluent-kafka`. Run `pip install ",
         ),
-        ({"kinesis_endpoint": "http://h"}, "boto3", "Ingestion from Kinesis needs `boto3`; run `pip install boto3`."),
+        ({"kinesis_endpoint": "http://h"}, "boto3", "Ingestion from Kinesis needs `boto3`. Run `pip install boto3`."),
     ],
 )
 def test_client_that_is_missing_is_named(monkeypatch, services: dict[str, Any], module: str, sentence: str):

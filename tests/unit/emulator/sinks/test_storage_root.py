@@ -26,7 +26,7 @@ def test_missing_bucket_is_not_found(tmp_path: Path):
         StorageRoot(str(tmp_path)).put("bucket", "a", b"x")
 
     assert "NOT_FOUND" == error.value.state
-    assert f"The bucket `bucket` does not exist; create the folder `{tmp_path}/bucket`." == str(error.value)
+    assert f"The bucket `bucket` does not exist. Create the folder `{tmp_path}/bucket`." == str(error.value)
 
 
 def test_denied_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -35,7 +35,7 @@ def test_foreign_hosts_are_refused(host):
     """A name with a dot that is not allowed is refused, because it may have been made to resolve to this machine."""
     name = host.partition(":")[0]
 
-    assert f"The host `{name}` is not one of this emulator's; start it with `--allow-host {name}`." == refusal(
+    assert f"The host `{name}` is not one of this emulator's. Start it with `--allow-host {name}`." == refusal(
         host, None, "http", ALLOWED
     )
 

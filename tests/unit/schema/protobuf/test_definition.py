@@ -70,14 +70,14 @@ def test_a_definition_is_asked_for_by_its_type():
         ("message M { optional Foo a = 1; }", 'The definition is wrong at line 1, column 22: "Foo" is not defined'),
         ("", "The definition must have exactly one top-level message, it has none"),
         ("message A {} message B {}", "The definition must have exactly one top-level message, it has `A`, `B`"),
-        ("message A {} service S {}", "The definition has the service `S`; it may only have a message"),
+        ("message A {} service S {}", "The definition has the service `S`, and may only have a message"),
         (
             "message A { message B { optional group G = 1 {} } }",
-            "Field `A.B.g` is a group; write a nested message instead",
+            "Field `A.B.g` is a group. Write a nested message instead",
         ),
         (
             'edition = "2023"; message A {}',
-            'The definition is of an edition; Pub/Sub knows `syntax = "proto2"` and `syntax = "proto3"`',
+            'The definition is of an edition, and Pub/Sub knows only `syntax = "proto2"` and `syntax = "proto3"`',
         ),
         ("message A {}\n\x01", "The definition has a control character at line 2, column 1"),
         ("message A { // \ud800\n}", "The definition has characters that UTF-8 cannot express"),
@@ -342,7 +342,7 @@ def test_other_edits_are_refused(edit, sentence):
     said = str(objection(revision(), revision(edit)))
 
     assert said.startswith(sentence)
-    assert said.endswith("; a new revision may only add and remove optional fields")
+    assert said.endswith(". A new revision may only add and remove optional fields")
 
 
 def test_the_message_may_be_renamed():
