@@ -21,8 +21,8 @@ _PACKAGES = ("Python", "PySpark", "google-cloud-pubsub", "protobuf")
 TRIGGERS: Mapping[str, str] = {
     "default trigger": "test_read.test_last_batch_before_idle_is_acked",
     "`processingTime`": "test_read_features.test_processing_time_trigger",
-    "`availableNow`, a batch a run": "test_read.test_available_now_reads_what_is_there",
-    "`availableNow`, all that is there": "test_read.test_available_now_drains_and_ends",
+    "`availableNow`, one batch per run": "test_read.test_available_now_reads_what_is_there",
+    "`availableNow`, whole backlog": "test_read.test_available_now_drains_and_ends",
     "`once`": "test_read_features.test_trigger_once",
 }
 FEATURES: Mapping[str, str] = {

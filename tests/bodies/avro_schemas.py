@@ -312,7 +312,7 @@ def _parsed(declared: Any) -> Any:
 def _schemas() -> Count:
     counted = Count(
         "Avro schemas of the structure of Apache Avro's and fastavro's tests",
-        "the specification; Java's Avro for names",
+        "the specification, for names Java's Avro",
     )
     for declared, is_valid in [*((each, True) for each in VALID), *((each, False) for each in INVALID)]:
         try:

@@ -137,7 +137,7 @@ def test_stream_of_a_table(spark: SparkSession, emulator: Emulator, catalog: Nam
     assert names["flights"].isStreaming
 
 
-@pytest.mark.skipif(pyspark.__version__.startswith("4.0"), reason="Spark 4.0 takes no `WITH` behind `STREAM t`")
+@pytest.mark.skipif(pyspark.__version__.startswith("4.0"), reason="Spark 4.0 does not accept `WITH` after `STREAM t`")
 def test_stream_of_a_table_in_sql(spark: SparkSession, emulator: Emulator, catalog: Names):
     """`STREAM t WITH (...)`, as the page has it, is a stream of the subscription."""
     spark.sql(here(TABLES[0], emulator))

@@ -32,7 +32,7 @@ def test_results_become_words(compatibility: Any, tmp_path: Path):
     )
     assert ("yes", "one batch", "FAILED", "not run") == tuple(
         made["found"][each]
-        for each in ("default trigger", "`availableNow`, all that is there", "notebooks 1 to 5", "`df.write`")
+        for each in ("default trigger", "`availableNow`, whole backlog", "notebooks 1 to 5", "`df.write`")
     )
 
 
