@@ -69,7 +69,7 @@ def run(service: Service, file: Path, dry_run: bool = False, quiet: bool = False
             try:
                 applying.carry_out(admin, step)
             except PubSubError as error:
-                made = ", ".join(f"{each.kind} `{each.resource.name}`" for each in planned.changes[:done])
+                made = ", ".join(f"{step.kind} `{step.resource.name}`" for step in planned.changes[:done])
                 so_far = f"{done} of {len(planned.changes)} changes are made{f' ({made})' if made else ''}"
                 exit_with(f"{error} {so_far}. Run it again for the others.")
     return planned
@@ -87,7 +87,7 @@ def _print(service: Service, planned: Plan, described: Any) -> None:
         return
     rows = [(step.action, step.kind, step.resource.name, "; ".join(step.details)) for step in planned.steps]
     print_table(("action", "kind", "name", "details"), rows)
-    for key in sorted({_ordering(each) for several in described.messages.values() for each in several} - {""}):
+    for key in sorted({_ordering(message) for messages in described.messages.values() for message in messages} - {""}):
         typer.echo(key)
     if not planned.changes and not planned.conflicts:
         typer.echo("Nothing to do.")

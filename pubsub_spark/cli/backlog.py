@@ -62,16 +62,16 @@ def backlog(
 
     Google Cloud reports it through Cloud Monitoring, some minutes late. Google's emulator does not report it.
     """
-    wanted = [service.full(each, "subscriptions") for each in subscriptions or ()]
+    wanted = [service.full(name, "subscriptions") for name in subscriptions or ()]
     project = service.project if not wanted else None
     if not wanted and not project:
         service.the_project()
     if once:
-        found = _backlogs(service, wanted, project)
+        backlogs = _backlogs(service, wanted, project)
         if service.as_json:
-            print_json(found)
+            print_json(backlogs)
         else:
-            print_table(_HEADING, _rows(found, service.project))
+            print_table(_HEADING, _rows(backlogs, service.project))
         return
     from rich.console import Console
     from rich.live import Live
@@ -80,13 +80,13 @@ def backlog(
     is_live = sys.stdout.isatty() and not service.as_json
     with suppress(KeyboardInterrupt), Live(console=Console(), auto_refresh=False) if is_live else nullcontext() as live:
         while True:
-            found = _backlogs(service, wanted, project)
+            backlogs = _backlogs(service, wanted, project)
             if live is not None:
-                live.update(_table(found, service.project), refresh=True)
+                live.update(_table(backlogs, service.project), refresh=True)
             elif service.as_json:
-                typer.echo(json.dumps(found))
+                typer.echo(json.dumps(backlogs))
             else:
-                print_table(_HEADING, _rows(found, service.project))
+                print_table(_HEADING, _rows(backlogs, service.project))
             if comes_within(interval, interrupted):
                 return
 
@@ -164,11 +164,11 @@ def _rows(backlogs: dict[str, Backlog], project: str | None) -> list[list[str]]:
     return [
         [
             name.removeprefix(f"projects/{project}/subscriptions/"),
-            f"{int(each.get('undelivered', 0)):,}",
-            f"{int(each['leased']):,}" if "leased" in each else "-",
-            str(datetime.timedelta(seconds=round(each.get("oldestUnackedSeconds", 0)))),
+            f"{int(backlog.get('undelivered', 0)):,}",
+            f"{int(backlog['leased']):,}" if "leased" in backlog else "-",
+            str(datetime.timedelta(seconds=round(backlog.get("oldestUnackedSeconds", 0)))),
         ]
-        for name, each in backlogs.items()
+        for name, backlog in backlogs.items()
     ]
 
 
@@ -183,17 +183,17 @@ def _backlogs(service: Service, wanted: list[str], project: str | None) -> dict[
     """Return the backlogs of the subscriptions of these names, or of all those of a project."""
     from ..backend import EmulatorBackend
 
-    names = wanted or sorted(each.name for each in _listed(service, str(project)))
+    names = wanted or sorted(subscription.name for subscription in _listed(service, str(project)))
     backend = service.backend
     if isinstance(backend, EmulatorBackend):
-        found = ask(backend.address, "GET", "backlog")
+        backlogs = ask(backend.address, "GET", "backlog")
     else:
-        found = _of_monitoring(service, {name.split("/")[1] for name in names})
-    if missing := [name for name in names if name not in found]:
+        backlogs = _of_monitoring(service, {name.split("/")[1] for name in names})
+    if missing := [name for name in names if name not in backlogs]:
         with service.connect() as admin:  # raises for one that does not exist: one without a message has no point
             for name in missing:
                 admin.get("subscriptions", name)
-    return {name: found.get(name, {"undelivered": 0, "oldestUnackedSeconds": 0}) for name in names}
+    return {name: backlogs.get(name, {"undelivered": 0, "oldestUnackedSeconds": 0}) for name in names}
 
 
 def _listed(service: Service, project: str) -> list[Any]:
@@ -208,7 +208,7 @@ def _of_monitoring(service: Service, projects: set[str]) -> dict[str, Backlog]:
     import requests
     from google.auth.transport.requests import AuthorizedSession
 
-    found: dict[str, Backlog] = {}
+    backlogs: dict[str, Backlog] = {}
     try:
         scopes = ["https://www.googleapis.com/auth/monitoring.read"]
         if service.credentials_file is None:
@@ -219,10 +219,10 @@ def _of_monitoring(service: Service, projects: set[str]) -> dict[str, Backlog]:
         for project in projects:
             for field, metric in _METRICS.items():
                 for name, value in _points(session, project, metric):
-                    found.setdefault(name, {})[field] = value  # type: ignore[literal-required]
+                    backlogs.setdefault(name, {})[field] = value  # type: ignore[literal-required]
     except (google.auth.exceptions.GoogleAuthError, requests.RequestException) as error:
         exit_with(f"Cloud Monitoring does not tell the backlog: {str(error).splitlines()[0]}.")
-    return found
+    return backlogs
 
 
 def _points(session: Any, project: str, metric: str) -> list[tuple[str, float]]:
@@ -233,7 +233,7 @@ def _points(session: Any, project: str, metric: str) -> list[tuple[str, float]]:
         "interval.startTime": (now - datetime.timedelta(seconds=_WINDOW_SECONDS)).isoformat(),
         "interval.endTime": now.isoformat(),
     }
-    found = []
+    points = []
     while True:
         answer = session.get(
             f"{_MONITORING}/projects/{project}/timeSeries", params=parameters, timeout=_TIMEOUT_SECONDS
@@ -243,7 +243,7 @@ def _points(session: Any, project: str, metric: str) -> list[tuple[str, float]]:
             exit_with(f"Cloud Monitoring does not tell the backlog of project `{project}`: {said}")
         for series in answer.json().get("timeSeries", []):
             name = f"projects/{project}/subscriptions/{series['resource']['labels']['subscription_id']}"
-            found.append((name, float(series["points"][0]["value"]["int64Value"])))
+            points.append((name, float(series["points"][0]["value"]["int64Value"])))
         if not answer.json().get("nextPageToken"):
-            return found
+            return points
         parameters["pageToken"] = answer.json()["nextPageToken"]

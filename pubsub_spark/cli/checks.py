@@ -99,16 +99,16 @@ def _ran(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[
 
 def _of_error(check: str, error: PubSubError) -> Finding:
     """Return the finding about an error. The error's first sentence is what happened, the others are the remedy."""
-    found, _, remedy = str(error).partition(". ")
-    return Finding(check, "wrong", found, remedy)
+    problem, _, remedy = str(error).partition(". ")
+    return Finding(check, "wrong", problem, remedy)
 
 
 def driver_python() -> Finding:
     """Return the finding about the Python of this process, which is that of a driver started from this shell."""
-    found = f"{sys.version.split()[0]}, {sys.executable}"
+    python = f"{sys.version.split()[0]}, {sys.executable}"
     if sys.version_info < _OLDEST_PYTHON:
-        return Finding("driver's Python", "wrong", found, "Use Python 3.11 or newer.")
-    return Finding("driver's Python", "ok", found)
+        return Finding("driver's Python", "wrong", python, "Use Python 3.11 or newer.")
+    return Finding("driver's Python", "ok", python)
 
 
 def has_pyspark() -> bool:
@@ -121,13 +121,13 @@ def has_pyspark() -> bool:
 def pyspark() -> Finding:
     """Return the finding about the PySpark of this Python."""
     try:
-        found = metadata.version("pyspark")
+        version = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
         remedy = "On a laptop install the extra `spark`. On a cluster run the doctor with the cluster's Python."
         return Finding("PySpark", "wrong", "is not installed", remedy)
-    if tuple(int(each) for each in re.findall(r"\d+", found)[:2]) < _OLDEST_SPARK:
-        return Finding("PySpark", "wrong", found, "Use PySpark 4.0 or newer.")
-    return Finding("PySpark", "ok", found)
+    if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < _OLDEST_SPARK:
+        return Finding("PySpark", "wrong", version, "Use PySpark 4.0 or newer.")
+    return Finding("PySpark", "ok", version)
 
 
 def java(environ: Mapping[str, str]) -> Finding:
@@ -140,10 +140,10 @@ def java(environ: Mapping[str, str]) -> Finding:
     except (OSError, subprocess.SubprocessError):
         return Finding("Java", "wrong", f"`{command}` does not run", remedy)
     version = re.search(r'version "([^"]*)"', said)
-    found = version[1] if version else "of an unknown version"
-    number = re.match(r"\d+", found)
+    shown = version[1] if version else "of an unknown version"
+    number = re.match(r"\d+", shown)
     is_new = number is not None and int(number[0]) >= _OLDEST_JAVA
-    return Finding("Java", "ok" if is_new else "wrong", f"{found}, {command}", "" if is_new else remedy)
+    return Finding("Java", "ok" if is_new else "wrong", f"{shown}, {command}", "" if is_new else remedy)
 
 
 def worker_python(environ: Mapping[str, str]) -> list[Finding]:
@@ -166,9 +166,9 @@ def worker_python(environ: Mapping[str, str]) -> list[Finding]:
 
 
 def _of_worker(worker: Mapping[str, str], driver_python: str, version: str, remedy: str) -> Iterator[Finding]:
-    found = f"{worker['python']}, {worker['executable']}"
+    python = f"{worker['python']}, {worker['executable']}"
     same = worker["python"].startswith(f"{driver_python}.")
-    yield Finding("worker's Python", "ok" if same else "wrong", found, "" if same else remedy)
+    yield Finding("worker's Python", "ok" if same else "wrong", python, "" if same else remedy)
     if "missing" in worker:
         yield Finding("package in workers", "wrong", f"no package `{worker['missing']}`", remedy)
     elif worker["pubsub_spark"] != version:
@@ -180,13 +180,13 @@ def _of_worker(worker: Mapping[str, str], driver_python: str, version: str, reme
 def spark_source() -> list[Finding]:
     """Return the findings about the two names of the data source in a Spark that is started for this."""
     try:
-        found = json.loads(_ran([sys.executable, "-c", _SPARK], _SPARK_TIMEOUT_SECONDS).stdout.splitlines()[-1])
+        outcomes = json.loads(_ran([sys.executable, "-c", _SPARK], _SPARK_TIMEOUT_SECONDS).stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         return [Finding("Spark", "wrong", "did not start in three minutes", "Start `pyspark` and read its log.")]
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
         return [Finding("Spark", "wrong", lines[-1] if lines else "does not start", "Start `pyspark`, read its log.")]
-    return [source_finding(name, found[name]) for name in ("pubsub", "pubsub_spark")]
+    return [source_finding(name, outcomes[name]) for name in ("pubsub", "pubsub_spark")]
 
 
 def source_finding(name: str, columns: Sequence[str] | str) -> Finding:
@@ -269,29 +269,29 @@ def skew(seconds: float) -> Finding:
 
 def needed(read: ReadOptions | None, write: WriteOptions | None) -> list[Permission]:
     """Return the permissions that the options of a read and of a write need."""
-    found: list[Permission] = []
+    permissions: list[Permission] = []
     if read is not None:
-        found.append(Permission("subscriptions", read.subscription, "pubsub.subscriptions.consume", "subscriber"))
+        permissions.append(Permission("subscriptions", read.subscription, "pubsub.subscriptions.consume", "subscriber"))
         if read.delete_subscription_on_stream_stop:
-            found.append(Permission("subscriptions", read.subscription, "pubsub.subscriptions.delete", "editor"))
+            permissions.append(Permission("subscriptions", read.subscription, "pubsub.subscriptions.delete", "editor"))
         if read.decode == "topic" and read.schema is not None and read.schema_definition is None:
             schema = names.full(read.schema, read.project, "schemas")
-            found.append(Permission("schemas", schema, "pubsub.schemas.get", "viewer"))
+            permissions.append(Permission("schemas", schema, "pubsub.schemas.get", "viewer"))
         if read.decode == "topic" and read.schema is None:
-            found.append(Permission("subscriptions", read.subscription, "pubsub.subscriptions.get", "viewer"))
+            permissions.append(Permission("subscriptions", read.subscription, "pubsub.subscriptions.get", "viewer"))
         if read.topic is not None and read.decode == "topic":
-            found.append(Permission("topics", read.topic, "pubsub.topics.get", "viewer"))
+            permissions.append(Permission("topics", read.topic, "pubsub.topics.get", "viewer"))
         if read.dead_letter is not None:
-            found.append(Permission("topics", read.dead_letter, "pubsub.topics.publish", "publisher"))
+            permissions.append(Permission("topics", read.dead_letter, "pubsub.topics.publish", "publisher"))
         if read.starting_snapshot is not None:
             name = names.full(read.starting_snapshot, read.project, "snapshots")
-            found.append(Permission("snapshots", name, "pubsub.snapshots.seek", "subscriber"))
+            permissions.append(Permission("snapshots", name, "pubsub.snapshots.seek", "subscriber"))
     if write is not None:
         topics = (topic for topic in (write.topic, write.dead_letter) if topic is not None)
-        found += (Permission("topics", topic, "pubsub.topics.publish", "publisher") for topic in topics)
+        permissions += (Permission("topics", topic, "pubsub.topics.publish", "publisher") for topic in topics)
         if write.topic is not None and write.encode != "none":
-            found.append(Permission("topics", write.topic, "pubsub.topics.get", "viewer"))
-    return found
+            permissions.append(Permission("topics", write.topic, "pubsub.topics.get", "viewer"))
+    return permissions
 
 
 def permissions(admin: Admin, wanted: Sequence[Permission], creating_on: str | None = None) -> list[Finding]:
@@ -300,21 +300,21 @@ def permissions(admin: Admin, wanted: Sequence[Permission], creating_on: str | N
     creating_on: the topic of a subscription that does not exist yet.
     """
     findings = []
-    for each in wanted:
+    for permission in wanted:
         try:
-            admin.get(each.collection, each.name)
+            admin.get(permission.collection, permission.name)
         except MissingError as error:
-            if each.collection != "subscriptions" or creating_on is None:
-                findings.append(_of_error(each.name, error))
+            if permission.collection != "subscriptions" or creating_on is None:
+                findings.append(_of_error(permission.name, error))
                 continue
-            findings.append(Finding(each.name, "ok", "does not exist: the first start creates it"))
-            each = Permission("topics", creating_on, "pubsub.topics.attachSubscription", "subscriber")
+            findings.append(Finding(permission.name, "ok", "does not exist: the first start creates it"))
+            permission = Permission("topics", creating_on, "pubsub.topics.attachSubscription", "subscriber")
         except ForbiddenError:
             pass  # a consumer need not have the permission to view it
         except PubSubError as error:
-            findings.append(_of_error(each.name, error))
+            findings.append(_of_error(permission.name, error))
             continue
-        findings.append(_permission(admin, each))
+        findings.append(_permission(admin, permission))
     return list(dict.fromkeys(findings))
 
 
@@ -404,8 +404,8 @@ def _sent_and_pulled(admin: Admin, topic: str, subscription: str) -> list[Findin
         for received in admin.pull(subscription, 100, 5.0):
             admin.acknowledge(subscription, [received.ack_id])
             if received.message.message_id == sent:
-                found = f"published and pulled in {time.time() - began:.1f} s"
-                return [Finding("a message", "ok", found), skew(received.message.publish_time.timestamp() - began)]
+                outcome = f"published and pulled in {time.time() - began:.1f} s"
+                return [Finding("a message", "ok", outcome), skew(received.message.publish_time.timestamp() - began)]
     waited = f"did not come within {_ARRIVAL_TIMEOUT_SECONDS:.0f} s"
     return [Finding("a message", "wrong", waited, "Look at the service's status page.")]
 

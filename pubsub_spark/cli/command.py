@@ -73,8 +73,8 @@ class Service:
 
     def options(self) -> dict[str, str]:
         """Return the same as options of `format("pubsub")`."""
-        given = {"projectId": self.project, "endpoint": self.endpoint, "credentialsFile": self.credentials_file}
-        return {name: value for name, value in given.items() if value is not None}
+        options = {"projectId": self.project, "endpoint": self.endpoint, "credentialsFile": self.credentials_file}
+        return {name: value for name, value in options.items() if value is not None}
 
     @property
     def backend(self) -> Backend:
@@ -94,18 +94,18 @@ class Service:
         with self._backend(more).connect() as connection:
             yield connection.admin
 
-    def full(self, given: str, collection: Collection, project: str | None = None) -> str:
+    def full(self, name: str, collection: Collection, project: str | None = None) -> str:
         """Return the full name of a resource, by default in `--project`. End the command if it is not a name."""
         from .. import names
 
         try:
-            return names.full(given, project or self.project, collection)
+            return names.full(name, project or self.project, collection)
         except ValueError as error:
             exit_with(f"{_in_flags(str(error))}.", 2)
 
-    def schema_or_revision(self, given: str) -> str:
+    def schema_or_revision(self, schema: str) -> str:
         """Return the full name of a schema, with its `@REVISION` if it has one."""
-        name, at, revision = given.partition("@")
+        name, at, revision = schema.partition("@")
         return self.full(name, "schemas") + at + revision
 
     def the_project(self) -> str:
@@ -119,7 +119,7 @@ def choices(*words: str) -> dict[str, Any]:
     """Return the settings of a typer option with these values: its metavar, and the completion of a shell."""
     return {
         "metavar": "|".join(words),
-        "autocompletion": lambda incomplete: [each for each in words if each.startswith(incomplete.lower())],
+        "autocompletion": lambda incomplete: [word for word in words if word.startswith(incomplete.lower())],
     }
 
 
@@ -131,11 +131,11 @@ def names_of(collection: Collection, metavar: str = "NAME") -> dict[str, Any]:
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         logging.disable(logging.CRITICAL)  # it would appear in the shell's line
-        given = ctx.params
-        service = Service(given.get("project"), given.get("endpoint"), given.get("credentials_file"), False)
+        flags = ctx.params
+        service = Service(flags.get("project"), flags.get("endpoint"), flags.get("credentials_file"), False)
         with suppress(Exception), service.connect(seconds=_COMPLETION_SECONDS) as admin:
-            ids = [each.name.rpartition("/")[2] for each in admin.listed(collection, service.the_project())]
-            return [each for each in ids if each.startswith(incomplete)]
+            ids = [resource.name.rpartition("/")[2] for resource in admin.listed(collection, service.the_project())]
+            return [resource_id for resource_id in ids if resource_id.startswith(incomplete)]
         return []
 
     return {"metavar": metavar, "autocompletion": complete}
@@ -271,15 +271,15 @@ def pairs(texts: list[str] | None) -> dict[str, str]:
 
     Each text may hold several, separated by commas before a next `KEY=`.
     """
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for text in texts or ():
         last = None
         for piece in text.split(","):
             key, equals, value = piece.partition("=")
             if equals and key:
-                found[key], last = value, key
+                entries[key], last = value, key
             elif last is not None:
-                found[last] += f",{piece}"
+                entries[last] += f",{piece}"
             else:
                 exit_with(f"`{text}` is not of the form `KEY=VALUE`.", 2)
-    return found
+    return entries

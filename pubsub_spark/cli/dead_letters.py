@@ -81,17 +81,17 @@ class _Letter:
         )
         from ..read.dead_letters import ID_ATTRIBUTE, SUBSCRIPTION_ATTRIBUTE
 
-        message, found = received.message, dict(received.message.attributes)
+        message, attributes = received.message, dict(received.message.attributes)
         added = {
             *(ERROR_ATTRIBUTE, SIZE_ATTRIBUTE, ORDERING_KEY_ATTRIBUTE, INCOMPLETE_ATTRIBUTE, ID_ATTRIBUTE),
             SUBSCRIPTION_ATTRIBUTE,
         }
-        deliveries = found.get(f"{_PUBSUB}DeliveryCount")
-        cut = found.get(INCOMPLETE_ATTRIBUTE)
-        source = found.get(SUBSCRIPTION_ATTRIBUTE)
-        if id_ := found.get(f"{_PUBSUB}Subscription"):
-            source = f"projects/{found.get(f'{_PUBSUB}SubscriptionProject')}/subscriptions/{id_}"
-        reason = found.get(ERROR_ATTRIBUTE) or (deliveries and f"not acknowledged in {deliveries} deliveries")
+        deliveries = attributes.get(f"{_PUBSUB}DeliveryCount")
+        cut = attributes.get(INCOMPLETE_ATTRIBUTE)
+        source = attributes.get(SUBSCRIPTION_ATTRIBUTE)
+        if id_ := attributes.get(f"{_PUBSUB}Subscription"):
+            source = f"projects/{attributes.get(f'{_PUBSUB}SubscriptionProject')}/subscriptions/{id_}"
+        reason = attributes.get(ERROR_ATTRIBUTE) or (deliveries and f"not acknowledged in {deliveries} deliveries")
         problem = "" if reason else "no dead letter: its attributes name no reason"
         if cut:
             problem = f"not complete in the dead letter ({cut.replace(',', ', ')})"
@@ -101,10 +101,10 @@ class _Letter:
             source,
             {
                 key: value
-                for key, value in found.items()
+                for key, value in attributes.items()
                 if key not in added and not key.startswith((_PUBSUB, SCHEMA_PREFIX))
             },
-            found.get(ORDERING_KEY_ATTRIBUTE, message.ordering_key),
+            attributes.get(ORDERING_KEY_ATTRIBUTE, message.ordering_key),
             problem,
         )
 
@@ -138,20 +138,20 @@ class _Pulled:
 
     def _pull(self, most: int, wait: float) -> list[Any]:
         received = self._admin.pull(self._subscription, most, wait)
-        again = [each for each in received if each.message.message_id in self._acknowledged]
+        again = [delivery for delivery in received if delivery.message.message_id in self._acknowledged]
         if again:  # its ack came after the end of its lease, or was lost
-            self._admin.acknowledge(self._subscription, [each.ack_id for each in again])
-        held = [each for each in received if each.message.message_id not in self._acknowledged]
+            self._admin.acknowledge(self._subscription, [delivery.ack_id for delivery in again])
+        held = [delivery for delivery in received if delivery.message.message_id not in self._acknowledged]
         if held:
-            self._admin.lease(self._subscription, [each.ack_id for each in held], _LEASE_SECONDS)
-        fresh = [each for each in held if each.message.message_id not in self._ack_ids]
-        self._ack_ids |= {each.message.message_id: each.ack_id for each in held}
+            self._admin.lease(self._subscription, [delivery.ack_id for delivery in held], _LEASE_SECONDS)
+        fresh = [delivery for delivery in held if delivery.message.message_id not in self._ack_ids]
+        self._ack_ids |= {delivery.message.message_id: delivery.ack_id for delivery in held}
         return fresh
 
     def acknowledge(self, letters: Sequence[_Letter]) -> None:
         """Acknowledge dead letters whose messages were published."""
         ids = [letter.received.message.message_id for letter in letters]
-        self._admin.acknowledge(self._subscription, [self._ack_ids.pop(each) for each in ids])
+        self._admin.acknowledge(self._subscription, [self._ack_ids.pop(message_id) for message_id in ids])
         self._acknowledged.update(ids)
 
     def give_back(self) -> None:

@@ -52,7 +52,7 @@ def start(options: list[list[str]], timeout: float) -> Running:
     """
     _state_directory().mkdir(parents=True, exist_ok=True, mode=0o700)
     log_path = _path(f"starting-{os.getpid()}", "log")
-    paths = "\n".join(each or str(Path.cwd()) for each in sys.path)
+    paths = "\n".join(path or str(Path.cwd()) for path in sys.path)
     arguments = [word for option in options for word in option]
     with log_path.open("w") as log:
         process = subprocess.Popen(  # noqa: S603 (this very program)
@@ -95,15 +95,15 @@ def started(port: int | str) -> Running | None:
 
 def all_started() -> list[Running]:
     """Return the emulators that were started and still run, by their ports."""
-    found = (started(path.stem.removeprefix("emulator-")) for path in _state_directory().glob("emulator-*.json"))
-    return sorted((each for each in found if each is not None), key=lambda each: int(each.port))
+    emulators = (started(path.stem.removeprefix("emulator-")) for path in _state_directory().glob("emulator-*.json"))
+    return sorted((emulator for emulator in emulators if emulator is not None), key=lambda emulator: int(emulator.port))
 
 
 def stop(port: int | str, timeout: float) -> Running:
     """End the emulator that was started on this port, by SIGTERM. Return when its process is gone."""
     running = started(port)
     if running is None:
-        ports = ", ".join(each.port for each in all_started())
+        ports = ", ".join(emulator.port for emulator in all_started())
         exit_with(
             f"No emulator that `start` started runs on port {port}. "
             + (f"Those that run are on {ports}: name one with `--port`." if ports else "Nothing was stopped.")
@@ -170,13 +170,13 @@ def _is_zombie(pid: int) -> bool:
 
 def given_options(context: Any, without: Sequence[str]) -> list[list[str]]:
     """Return the options of the command line, each as its name and its value. Paths are absolute."""
-    found: list[list[str]] = []
+    options: list[list[str]] = []
     for parameter in context.command.params:
         value = context.params.get(parameter.name)
         source = context.get_parameter_source(parameter.name)
         if parameter.name in without or value is None or value is False or source.name != "COMMANDLINE":
             continue
-        for each in value if isinstance(value, list | tuple) else [value]:
-            shown = [] if each is True else [str(each.absolute() if isinstance(each, Path) else each)]
-            found.append([parameter.opts[0], *shown])
-    return found
+        for item in value if isinstance(value, list | tuple) else [value]:
+            shown = [] if item is True else [str(item.absolute() if isinstance(item, Path) else item)]
+            options.append([parameter.opts[0], *shown])
+    return options

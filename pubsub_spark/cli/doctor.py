@@ -56,15 +56,15 @@ def doctor(
     Nothing is changed without `--try`. Permissions are those that the options of a read of --subscription and of a
     write to --topic need.
     """
-    given = pairs(option)
+    texts = pairs(option)
     if subscription:
-        given["subscriptionId"] = subscription
-    findings = _ended(_findings(service, given, topic, spark, send), sys.stdout.isatty() and not service.as_json)
+        texts["subscriptionId"] = subscription
+    findings = _ended(_findings(service, texts, topic, spark, send), sys.stdout.isatty() and not service.as_json)
     if service.as_json:
-        print_json([asdict(each) for each in findings])
+        print_json([asdict(finding) for finding in findings])
     elif not sys.stdout.isatty():
-        print_table(_HEADING, [[_SHOWN[each.state][0], each.check, each.found, each.remedy] for each in findings])
-    if any(each.state == "wrong" for each in findings):
+        print_table(_HEADING, [[_SHOWN[row.state][0], row.check, row.found, row.remedy] for row in findings])
+    if any(finding.state == "wrong" for finding in findings):
         raise typer.Exit(1)
 
 
@@ -78,13 +78,13 @@ def _ended(findings: Iterator[Finding], is_live: bool) -> list[Finding]:
 
     ended: list[Finding] = []
     with Live(console=Console(), auto_refresh=False) if is_live else nullcontext() as live:
-        for each in findings:
+        for finding in findings:
             if live is not None:
-                live.update(_table([*ended, each]), refresh=True)
-            elif each.state == "running" and sys.stderr.isatty():
-                typer.echo(f"{each.check} {each.found}", err=True)
-            if each.state != "running":
-                ended.append(each)
+                live.update(_table([*ended, finding]), refresh=True)
+            elif finding.state == "running" and sys.stderr.isatty():
+                typer.echo(f"{finding.check} {finding.found}", err=True)
+            if finding.state != "running":
+                ended.append(finding)
     return ended
 
 
@@ -92,19 +92,19 @@ def _table(findings: Sequence[Finding]) -> Table:
     from rich.text import Text
 
     table = table_of(_HEADING)
-    for each in findings:
-        word, colour = _SHOWN[each.state]
-        table.add_row(Text(word, style=colour), Text(each.check), Text(each.found), Text(each.remedy, style="bold"))
+    for row in findings:
+        word, colour = _SHOWN[row.state]
+        table.add_row(Text(word, style=colour), Text(row.check), Text(row.found), Text(row.remedy, style="bold"))
     return table
 
 
-def _findings(service: Service, given: dict[str, str], topic: str | None, spark: bool, send: bool) -> Iterator[Finding]:
+def _findings(service: Service, texts: dict[str, str], topic: str | None, spark: bool, send: bool) -> Iterator[Finding]:
     from ..backend import from_options
     from . import checks
     from .checks import Finding
 
     yield from _machine(spark)
-    read, write, complaints = _parsed(service, given, topic)
+    read, write, complaints = _parsed(service, texts, topic)
     yield from complaints
     if complaints:
         return
@@ -148,7 +148,7 @@ def _machine(spark: bool) -> Iterator[Finding]:
     yield from workers
     if not spark:
         yield Finding("Spark", "skipped", "not asked for")
-    elif any(each.state == "wrong" for each in (*before, *workers)):
+    elif any(finding.state == "wrong" for finding in (*before, *workers)):
         yield Finding("Spark", "skipped", "not before the above is right")
     else:
         yield Finding("Spark", "running", "is being started, which takes half a minute and more")
@@ -156,7 +156,7 @@ def _machine(spark: bool) -> Iterator[Finding]:
 
 
 def _parsed(
-    service: Service, given: dict[str, str], topic: str | None
+    service: Service, texts: dict[str, str], topic: str | None
 ) -> tuple[ReadOptions | None, WriteOptions | None, list[Finding]]:
     """Return the options of a read, if there is a subscription, of a write, if there is a topic, and the problems."""
     from ..errors import OptionsError
@@ -166,20 +166,20 @@ def _parsed(
     shared = service.options()
     of_write = {option.name.lower() for option in WriteOptions.declared()}
     of_read = {option.name.lower() for option in ReadOptions.declared()}
-    reads, writes = "subscriptionId" in given, topic is not None
+    reads, writes = "subscriptionId" in texts, topic is not None
     findings: list[Finding] = []
     read: ReadOptions | None = None
     write: WriteOptions | None = None
     try:
-        if reads or (given and not writes):
-            mine = {name: text for name, text in given.items() if name.lower() in of_read or not writes}
+        if reads or (texts and not writes):
+            mine = {name: text for name, text in texts.items() if name.lower() in of_read or not writes}
             read = ReadOptions.parse(shared | mine, os.environ)
         if writes:
-            mine = {name: text for name, text in given.items() if name.lower() in of_write or not reads}
+            mine = {name: text for name, text in texts.items() if name.lower() in of_write or not reads}
             write = WriteOptions.parse(shared | mine | {"topicId": str(topic)}, os.environ)
         if reads and writes:
-            strange = [name for name in given if name.lower() not in of_read | of_write]
-            ReadOptions.parse(shared | {name: given[name] for name in ["subscriptionId", *strange]}, os.environ)
+            strange = [name for name in texts if name.lower() not in of_read | of_write]
+            ReadOptions.parse(shared | {name: texts[name] for name in ["subscriptionId", *strange]}, os.environ)
     except OptionsError as error:
         remedy = "`pubsub-spark options` lists them."
         findings = [Finding("options", "wrong", problem, remedy) for problem in error.problems]

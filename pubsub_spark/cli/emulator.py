@@ -82,9 +82,9 @@ app = App(
 
 @app.command("run")
 @with_declared(ServeOptions)
-def run(context: typer.Context, project: Project = None, as_json: Json = False, **given: Any) -> None:  # noqa: ARG001
+def run(context: typer.Context, project: Project = None, as_json: Json = False, **flags: Any) -> None:  # noqa: ARG001
     """Serve Pub/Sub until Ctrl-C or SIGTERM. Prints the environment variable that clients use."""
-    options = _options(given)
+    options = _options(flags)
     _refuse_second(options)
     try:
         from ..emulator.serve import serve
@@ -103,19 +103,19 @@ def start(
     project: Project = None,  # noqa: ARG001 (the process that serves reads it)
     timeout: Timeout = 30,
     as_json: Json = False,
-    **given: Any,
+    **flags: Any,
 ) -> None:
     """Serve in the background, and return when ready. Prints the environment variable for a shell to evaluate.
 
     If the same emulator runs already, its variable is printed again.
     """
-    options = _options(given)
+    options = _options(flags)
     asked = detached.given_options(context, ("timeout", "as_json"))
     running = detached.started(options.port) if options.port else None
     verb = "runs"
     if running is not None:
         verb = "already runs"
-        if others := [each for each in asked if each[0] != "--port" and each not in running.options]:
+        if others := [option for option in asked if option[0] != "--port" and option not in running.options]:
             exit_with(
                 f"The emulator at {running.endpoint} already runs, without `{' '.join(others[0])}`. "
                 f"End it first: `pubsub-spark emulator stop --port {running.port}`."
@@ -156,12 +156,12 @@ def wait(endpoint: Endpoint = _DEFAULT, port: Port = None, timeout: Timeout = 30
 def status(endpoint: Endpoint = _DEFAULT, port: Port = None, as_json: Json = False) -> None:
     """Show the emulators that `start` started, and the one at this endpoint. Ends with 1 if none runs."""
     at = _at(endpoint, port)
-    found = {each.endpoint: (each.pid, str(each.log)) for each in detached.all_started()}
-    if at not in found and (pid := pid_at(at)) is not None:
-        found[at] = pid, "-"
-    if not found:
+    emulators = {emulator.endpoint: (emulator.pid, str(emulator.log)) for emulator in detached.all_started()}
+    if at not in emulators and (pid := pid_at(at)) is not None:
+        emulators[at] = pid, "-"
+    if not emulators:
         exit_with(f"No emulator runs at `{at}`, and `start` started none that still runs.")
-    rows = [(each, str(pid), page_of(each), log) for each, (pid, log) in found.items()]
+    rows = [(address, str(pid), page_of(address), log) for address, (pid, log) in emulators.items()]
     if as_json:
         print_json([dict(zip(("endpoint", "pid", "page", "log"), row, strict=True)) for row in rows])
     else:
@@ -199,8 +199,8 @@ def fail(
     """Let the next calls of an RPC fail, or be late."""
     if code is None and not delay:
         exit_with("Name a status, such as UNAVAILABLE, or `--delay`.", 2)
-    what = f"fail with {code}" if code else f"take {delay:g} s longer"
-    sentence = f"the next {f'{times} calls' if times > 1 else 'call'} of {rpc} will {what}"
+    effect = f"fail with {code}" if code else f"take {delay:g} s longer"
+    sentence = f"the next {f'{times} calls' if times > 1 else 'call'} of {rpc} will {effect}"
     fields = {"rpc": rpc, "code": code, "count": times, "delay": delay, "message": message}
     _tell(_at(endpoint, port), as_json, sentence, "fail", **fields)
 
@@ -220,13 +220,13 @@ def calls(
     as_json: Json = False,
 ) -> None:
     """List the latest calls (500 are kept), the newest last."""
-    found = ask(_at(endpoint, port), "GET", "recentCalls")[-limit:]
+    recent = ask(_at(endpoint, port), "GET", "recentCalls")[-limit:]
     if as_json:
-        print_json(found)
+        print_json(recent)
         return
     rows = [
-        (_time(each["began"]), each["rpc"], each["status"] or "open", f"{each['seconds'] * 1000:.1f}", each["resource"])
-        for each in found
+        (_time(call["began"]), call["rpc"], call["status"] or "open", f"{call['seconds'] * 1000:.1f}", call["resource"])
+        for call in recent
     ]
     print_table(("time (UTC)", "rpc", "status", "ms", "resource"), rows)
 
@@ -242,12 +242,12 @@ def messages(
     """Show the history of each message of a subscription. Acknowledged ones are kept with `emulator --record`."""
     at = _at(endpoint, port)
     name = Service(project, at, None, as_json).full(subscription, "subscriptions")
-    found = ask(at, "GET", "messages", subscription=name)
+    records = ask(at, "GET", "messages", subscription=name)
     if as_json:
-        print_json(found)
+        print_json(records)
         return
     heading = ("message id", "published (UTC)", "state", "deliveries", "failures", "data")
-    print_table(heading, [_message_row(each) for each in found])
+    print_table(heading, [_message_row(record) for record in records])
 
 
 def _message_row(record: dict[str, Any]) -> tuple[str, ...]:
@@ -288,8 +288,8 @@ def _at(endpoint: str, port: int | None) -> str:
     return endpoint
 
 
-def _options(given: dict[str, Any]) -> ServeOptions:
-    return ServeOptions(**{name: value for name, value in given.items() if value is not None})
+def _options(flags: dict[str, Any]) -> ServeOptions:
+    return ServeOptions(**{name: value for name, value in flags.items() if value is not None})
 
 
 def _refuse_second(options: ServeOptions) -> None:

@@ -80,21 +80,21 @@ _BIGQUERY = {
 }
 
 
-def config(given: Mapping[str, Any]) -> dict[str, Any]:
+def config(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the field of Subscription that the flags set, empty without an export."""
-    flags = {name: value for name, value in given.items() if value is not None}
+    flags = {name: value for name, value in options.items() if value is not None}
     bucket, table = flags.pop("cloud_storage_bucket", None), flags.pop("bigquery_table", None)
     _check(flags, bucket, table)
     if table is not None:
         return {"bigquery_config": {"table": table, **_named(flags, _BIGQUERY)}}
     if bucket is None:
         return {}
-    made = {"bucket": bucket, **_named(flags, _CLOUD_STORAGE)}
+    export = {"bucket": bucket, **_named(flags, _CLOUD_STORAGE)}
     if "cloud_storage_max_duration" in flags:
-        made["max_duration"] = datetime.timedelta(seconds=flags["cloud_storage_max_duration"])
+        export["max_duration"] = datetime.timedelta(seconds=flags["cloud_storage_max_duration"])
     if flags.get("cloud_storage_output_format") is OutputFormat.AVRO:
-        made["avro_config"] = _named(flags, _AVRO)
-    return {"cloud_storage_config": made}
+        export["avro_config"] = _named(flags, _AVRO)
+    return {"cloud_storage_config": export}
 
 
 def _check(flags: Mapping[str, Any], bucket: str | None, table: str | None) -> None:

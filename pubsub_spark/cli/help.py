@@ -59,17 +59,17 @@ class Command(_Help, TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """Return the words behind the name of the command: `[OPTIONS] TOPIC [FILE]...`."""
-        return ["[OPTIONS]", *(_usage(each) for each in self.params if each.param_type_name == "argument")]
+        return ["[OPTIONS]", *(_usage(argument) for argument in self.params if argument.param_type_name == "argument")]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and the options."""
         rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        for each in self.get_params(ctx):
-            record = each.get_help_record(ctx)
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
             if record is None:
                 continue
-            if each.param_type_name == "argument":
-                rows["Arguments"].append((_usage(each), record[1]))
+            if parameter.param_type_name == "argument":
+                rows["Arguments"].append((_usage(parameter), record[1]))
             else:
                 rows["Options"].append((_KIND.sub(_word, record[0]), record[1]))
         for title, several in rows.items():

@@ -108,12 +108,12 @@ def pull(
         received = admin.pull(name, limit, _WAIT_SECONDS)
         shown = decoder.decoded(received)
         if received:
-            (admin.acknowledge if auto_ack else admin.nack)(name, [each.ack_id for each in received])
+            (admin.acknowledge if auto_ack else admin.nack)(name, [delivery.ack_id for delivery in received])
     if service.as_json:
         print_json(shown)
     else:
-        for each in shown:
-            print_message(each)
+        for row in shown:
+            print_message(row)
 
 
 def tail(
@@ -166,15 +166,15 @@ def _follow(service: Service, admin: Admin, name: str, decoder: _Decoder, limit:
         received = admin.pull(name, 100, _WAIT_SECONDS)
         if not received:
             continue
-        acks = [each.ack_id for each in received]
+        acks = [delivery.ack_id for delivery in received]
         (admin.acknowledge if owned else admin.nack)(name, acks)
-        fresh = [each for each in received if each.message.message_id not in shown]
-        for each in decoder.decoded(fresh[: None if limit is None else limit - len(shown)]):
-            shown[each["messageId"]] = None
+        fresh = [delivery for delivery in received if delivery.message.message_id not in shown]
+        for row in decoder.decoded(fresh[: None if limit is None else limit - len(shown)]):
+            shown[row["messageId"]] = None
             if service.as_json:
-                typer.echo(json.dumps(each, ensure_ascii=False))
+                typer.echo(json.dumps(row, ensure_ascii=False))
             else:
-                print_message(each)
+                print_message(row)
         sys.stdout.flush()
         while limit is None and len(shown) > _REMEMBERED_IDS:
             del shown[next(iter(shown))]
@@ -230,7 +230,7 @@ class _Decoder:
 
     def decoded(self, received: Sequence[Any]) -> list[dict[str, Any]]:
         """Return the messages, each as a JSON object."""
-        shown = [as_json(each) for each in received]
+        shown = [as_json(delivery) for delivery in received]
         if self._schema is None or not received:
             return shown
         import pyarrow as pa
@@ -240,20 +240,20 @@ class _Decoder:
         from ..names import SCHEMA_ENCODING, SCHEMA_NAME, SCHEMA_REVISION
 
         def attributes(key: str) -> pa.StringArray:
-            return pa.array([each.message.attributes.get(key) for each in received], pa.string())
+            return pa.array([delivery.message.attributes.get(key) for delivery in received], pa.string())
 
         decoded = Decoder(self._schema, fetcher(self._backend)).decode(
-            pa.array([each.message.data for each in received], pa.binary()),
+            pa.array([delivery.message.data for delivery in received], pa.binary()),
             attributes(SCHEMA_REVISION),
             attributes(SCHEMA_ENCODING),
             attributes(SCHEMA_NAME),
         )
         columns = zip(shown, decoded.value.to_pylist(), decoded.error.to_pylist(), strict=True)
-        for each, value, error in columns:
+        for row, value, error in columns:
             if error is None:
-                each["value"] = _plain(value)
+                row["value"] = _plain(value)
             else:
-                each["decodeError"] = error
+                row["decodeError"] = error
         return shown
 
 
@@ -274,20 +274,20 @@ def _schema_of(admin: Admin, topic: str) -> TopicSchema | None:
 def as_json(received: Any) -> dict[str, Any]:
     """Return a ReceivedMessage as a JSON object. `data` is its text. Otherwise `dataBase64` has it."""
     message = received.message
-    found: dict[str, Any] = {"messageId": message.message_id, "publishTime": message.publish_time.isoformat()}
+    fields: dict[str, Any] = {"messageId": message.message_id, "publishTime": message.publish_time.isoformat()}
     if message.ordering_key:
-        found["orderingKey"] = message.ordering_key
+        fields["orderingKey"] = message.ordering_key
     if message.attributes:
-        found["attributes"] = dict(message.attributes)
+        fields["attributes"] = dict(message.attributes)
     if received.delivery_attempt:
-        found["deliveryAttempt"] = received.delivery_attempt
+        fields["deliveryAttempt"] = received.delivery_attempt
     try:
         text = message.data.decode()
     except UnicodeDecodeError:
         text = "\0"
-    if all(each.isprintable() or each in "\t\r\n" for each in text):
-        return {**found, "data": text}
-    return {**found, "dataBase64": _plain(message.data)}
+    if all(char.isprintable() or char in "\t\r\n" for char in text):
+        return {**fields, "data": text}
+    return {**fields, "dataBase64": _plain(message.data)}
 
 
 def _plain(value: Any) -> Any:
@@ -295,9 +295,9 @@ def _plain(value: Any) -> Any:
     import base64
 
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
@@ -329,7 +329,7 @@ def _moment(text: str) -> str:
 
 def printable(text: str) -> str:
     """Return the text with its control characters escaped: a payload must not drive a terminal."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _payloads(files: Sequence[Path], whole: bool) -> Iterator[bytes]:
@@ -348,7 +348,7 @@ def _payloads(files: Sequence[Path], whole: bool) -> Iterator[bytes]:
 
 
 def _lines(opened: Any) -> Iterator[bytes]:
-    return (line for each in opened if (line := each.rstrip(b"\r\n")))
+    return (line for raw in opened if (line := raw.rstrip(b"\r\n")))
 
 
 def _requests(payloads: Any) -> Iterator[list[bytes]]:
@@ -399,7 +399,7 @@ def _plain_row(payload: bytes, kind: Any) -> Any | None:
 
     try:
         row = json.loads(payload)
-        if isinstance(row, dict) and {*row} <= {each.name for each in kind}:
+        if isinstance(row, dict) and {*row} <= {field.name for field in kind}:
             return pa.array([row], kind)
     except (ValueError, TypeError, pa.ArrowException):
         pass

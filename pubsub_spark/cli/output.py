@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def progress(steps: Iterable[T], what: str) -> Iterator[T]:
+def progress(steps: Iterable[T], description: str) -> Iterator[T]:
     """Yield the steps, with a progress bar on standard error if that is a terminal."""
     if not sys.stderr.isatty():
         yield from steps
@@ -27,15 +27,15 @@ def progress(steps: Iterable[T], what: str) -> Iterator[T]:
     from rich.console import Console
     from rich.progress import track
 
-    yield from track(steps, what, console=Console(stderr=True), transient=True)
+    yield from track(steps, description, console=Console(stderr=True), transient=True)
 
 
 def as_dict(message: Any) -> dict[str, Any]:
     """Return a protobuf message as its JSON object, with the field names of `gcloud --format=json`."""
     from google.protobuf.json_format import MessageToDict
 
-    found: dict[str, Any] = MessageToDict(type(message).pb(message))
-    return found
+    fields: dict[str, Any] = MessageToDict(type(message).pb(message))
+    return fields
 
 
 def print_json(value: Any) -> None:
@@ -57,7 +57,7 @@ def table_of(heading: Sequence[str]) -> Table:
     """Return a table for a terminal, without rows. A long cell continues in the next line: names are never cut."""
     from rich.table import Column, Table
 
-    return Table(*(Column(each, overflow="fold") for each in heading), box=None, header_style="bold")
+    return Table(*(Column(title, overflow="fold") for title in heading), box=None, header_style="bold")
 
 
 def print_table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -88,14 +88,14 @@ def _escaped(cell: str) -> Any:
 
 
 def _lines(value: Any, indent: str) -> Iterator[str]:
-    items = value.items() if isinstance(value, dict) else (("-", each) for each in value)
-    for key, each in items:
+    items = value.items() if isinstance(value, dict) else (("-", item) for item in value)
+    for key, item in items:
         label = f"{indent}-" if key == "-" else f"{indent}{key}:"
-        if isinstance(each, dict | list) and each:
+        if isinstance(item, dict | list) and item:
             yield label
-            yield from _lines(each, indent + "  ")
-        elif isinstance(each, str) and "\n" in each:
+            yield from _lines(item, indent + "  ")
+        elif isinstance(item, str) and "\n" in item:
             yield label
-            yield from (f"{indent}  {line}" for line in each.splitlines())
+            yield from (f"{indent}  {line}" for line in item.splitlines())
         else:
-            yield f"{label} {str(each).lower() if isinstance(each, bool) else each}"
+            yield f"{label} {str(item).lower() if isinstance(item, bool) else item}"

@@ -42,22 +42,22 @@ _NEEDS = {
 }
 
 
-def config(given: Mapping[str, Any]) -> dict[str, Any]:
+def config(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the field of Subscription that the flags set, empty without `--push-endpoint`.
 
     An update replaces all of it.
     """
     for flag, needed in _NEEDS.items():
-        if given[flag] and not given[needed]:
+        if flags[flag] and not flags[needed]:
             exit_with(f"`--{flag.replace('_', '-')}` needs `--{needed.replace('_', '-')}`.", 2)
-    if given["push_endpoint"] is None:
+    if flags["push_endpoint"] is None:
         return {}
-    found: dict[str, Any] = {"push_endpoint": given["push_endpoint"]}
-    if given["push_auth_service_account"]:
-        found["oidc_token"] = {
-            "service_account_email": given["push_auth_service_account"],
-            "audience": given["push_auth_token_audience"] or "",
+    push_config: dict[str, Any] = {"push_endpoint": flags["push_endpoint"]}
+    if flags["push_auth_service_account"]:
+        push_config["oidc_token"] = {
+            "service_account_email": flags["push_auth_service_account"],
+            "audience": flags["push_auth_token_audience"] or "",
         }
-    if given["push_no_wrapper"]:
-        found["no_wrapper"] = {"write_metadata": bool(given["push_no_wrapper_write_metadata"])}
-    return {"push_config": found}
+    if flags["push_no_wrapper"]:
+        push_config["no_wrapper"] = {"write_metadata": bool(flags["push_no_wrapper_write_metadata"])}
+    return {"push_config": push_config}

@@ -58,12 +58,12 @@ def group(collection: Collection, columns: Columns) -> App:
     ) -> None:
         project = service.the_project()
         with service.connect() as admin:
-            found = [as_dict(each) for each in admin.listed(collection, project, limit)]
+            rows = [as_dict(resource) for resource in admin.listed(collection, project, limit)]
         if service.as_json:
-            print_json(found)
+            print_json(rows)
         else:
             headed = {one: short("name"), **columns}
-            print_table(list(headed), [[column(each) for column in headed.values()] for each in found])
+            print_table(list(headed), [[column(row) for column in headed.values()] for row in rows])
 
     def describe(service: Service, name: str) -> None:
         full = service.schema_or_revision(name) if collection == "schemas" else service.full(name, collection)
@@ -71,7 +71,7 @@ def group(collection: Collection, columns: Columns) -> App:
             print_resource(admin.get(collection, full), service)
 
     def delete(service: Service, names: list[str]) -> None:
-        full = [service.full(each, collection) for each in names]
+        full = [service.full(name, collection) for name in names]
         deleted: list[str] = []
         with service.connect() as admin, printed_at_the_end(service.as_json, {"deleted": deleted}):
             for name in full:
@@ -102,7 +102,7 @@ def create_each(service: Service, collection: Collection, wanted: Any, names: Se
 
     wanted: the settings of all.
     """
-    full = [service.full(each, collection) for each in names]
+    full = [service.full(name, collection) for name in names]
     created: list[dict[str, Any]] = []
     as_array = service.as_json and len(full) > 1
     with service.connect() as admin, printed_at_the_end(as_array, created):
@@ -147,5 +147,5 @@ def _paths(fields: Mapping[str, Any], cleared: Mapping[str, bool]) -> set[str]:
 
 
 def _labels_after(labels: Mapping[str, str], update: Mapping[str, str], remove: list[str] | None) -> dict[str, str]:
-    dropped = {each for text in remove or () for each in text.split(",")}
+    dropped = {key for text in remove or () for key in text.split(",")}
     return {key: value for key, value in {**labels, **update}.items() if key not in dropped}

@@ -29,10 +29,10 @@ _TYPES = {"avro": "AVRO", "protocol-buffer": "PROTOCOL_BUFFER"}
 
 
 def _type(text: str) -> str:
-    found = _TYPES.get(text.lower().replace("_", "-"))
-    if found is None:
+    kind = _TYPES.get(text.lower().replace("_", "-"))
+    if kind is None:
         exit_with(f"`--type` must be `avro` or `protocol-buffer`, got `{text}`.", 2)
-    return found
+    return kind
 
 
 def _definition(text: str | None, file: Path | None) -> str:
@@ -81,9 +81,9 @@ def commit(
     from google.pubsub_v1 import types
 
     full, text = service.full(name, "schemas"), _definition(definition, file)
-    given = None if kind is None else _type(kind)
+    schema_type = None if kind is None else _type(kind)
     with service.connect() as admin:
-        schema = types.Schema(name=full, type_=given or admin.get("schemas", full).type_, definition=text)
+        schema = types.Schema(name=full, type_=schema_type or admin.get("schemas", full).type_, definition=text)
         print_resource(admin.commit_schema(full, schema), service)
 
 
@@ -91,11 +91,11 @@ def commit(
 def list_revisions(service: Service, name: Annotated[str, typer.Argument(**names_of("schemas"))]) -> None:
     """List the revisions of a schema, the newest first."""
     with service.connect() as admin:
-        found = [as_dict(each) for each in admin.schema_revisions(service.full(name, "schemas"))]
+        revisions = [as_dict(revision) for revision in admin.schema_revisions(service.full(name, "schemas"))]
     if service.as_json:
-        print_json(found)
+        print_json(revisions)
     else:
-        rows = [[each["revisionId"], each.get("revisionCreateTime", "-")] for each in found]
+        rows = [[revision["revisionId"], revision.get("revisionCreateTime", "-")] for revision in revisions]
         print_table(["revision", "created"], rows)
 
 
@@ -202,11 +202,11 @@ def diff(
 
     full = service.full(name, "schemas")
     with service.connect() as admin:
-        revisions = {each.revision_id: each for each in admin.schema_revisions(full)}  # the newest first
+        revisions = {revision.revision_id: revision for revision in admin.schema_revisions(full)}  # the newest first
     ids = list(revisions)
-    for each in (old, new):
-        if each is not None and each not in revisions:
-            exit_with(f"Schema `{full}` has no revision `{each}`. It has {', '.join(f'`{one}`' for one in ids)}.")
+    for wanted in (old, new):
+        if wanted is not None and wanted not in revisions:
+            exit_with(f"Schema `{full}` has no revision `{wanted}`. It has {', '.join(f'`{one}`' for one in ids)}.")
     newer = new or ids[0]
     if old is None and newer == ids[-1]:
         exit_with(f"Revision `{newer}` of schema `{full}` is the first that there is, so nothing is before it.")

@@ -79,23 +79,23 @@ def clean(
         exit_with("Nothing is removed unasked: name streams with `--stream ID`, or say `--older-than DAYS`.", 2)
     now = datetime.datetime.now(datetime.UTC)
     named, streams = set(stream or ()), _streams(location)
-    unknown = named.difference(found.staging.stream for found in streams)
+    unknown = named.difference(staged.staging.stream for staged in streams)
     if unknown:
-        ids = " or ".join(f"`{each}`" for each in sorted(unknown))
+        ids = " or ".join(f"`{stream_id}`" for stream_id in sorted(unknown))
         exit_with(f"No stream has the id {ids}, so nothing is removed. `pubsub-spark staging ls` lists the streams.")
     done: list[dict[str, object]] = []
     with printed_at_the_end(as_json, done):
-        for found in progress(streams, "removing"):
-            old = older_than is not None and now - found.changed > datetime.timedelta(days=older_than)
-            if old or found.staging.stream in named:
+        for staged in progress(streams, "removing"):
+            old = older_than is not None and now - staged.changed > datetime.timedelta(days=older_than)
+            if old or staged.staging.stream in named:
                 try:
-                    removed = found.staging.delete()
+                    removed = staged.staging.delete()
                 except PubSubError as error:
                     exit_with(str(error))
-                done.append({"stream": found.staging.stream, "removed": removed, "left": found.files - removed})
-                left = f", left {found.files - removed} that are not ours" if removed < found.files else ""
+                done.append({"stream": staged.staging.stream, "removed": removed, "left": staged.files - removed})
+                left = f", left {staged.files - removed} that are not ours" if removed < staged.files else ""
                 if not as_json:
-                    typer.echo(f"removed {removed} files of stream {found.staging.stream}{left}")
+                    typer.echo(f"removed {removed} files of stream {staged.staging.stream}{left}")
 
 
 def _streams(location: str | None) -> list[StagedStream]:

@@ -86,14 +86,14 @@ def _fields(
         "retain_acked_messages": retain_acked,
         "enable_exactly_once_delivery": exactly_once,
     }
-    found: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
+    fields: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
     if retention is not None:
-        found["message_retention_duration"] = datetime.timedelta(seconds=retention)
+        fields["message_retention_duration"] = datetime.timedelta(seconds=retention)
     if expiration is not None:
         never = expiration.lower() == "never"
-        found["expiration_policy"] = {} if never else {"ttl": datetime.timedelta(seconds=_period(expiration))}
+        fields["expiration_policy"] = {} if never else {"ttl": datetime.timedelta(seconds=_period(expiration))}
     if dead_letter is not None:
-        found["dead_letter_policy"] = {
+        fields["dead_letter_policy"] = {
             "dead_letter_topic": service.full(dead_letter, "topics", dead_letter_project),
             "max_delivery_attempts": attempts or 5,
         }
@@ -102,10 +102,10 @@ def _fields(
         exit_with(f"`{flag}` needs `--dead-letter-topic`.", 2)
     if min_delay is not None or max_delay is not None:
         delays = {"minimum_backoff": min_delay, "maximum_backoff": max_delay}
-        found["retry_policy"] = {
+        fields["retry_policy"] = {
             name: datetime.timedelta(seconds=delay) for name, delay in delays.items() if delay is not None
         }
-    return {**found, **push.config(pushed)}
+    return {**fields, **push.config(pushed)}
 
 
 def _period(text: str) -> float:
@@ -129,20 +129,20 @@ def create(
     message_filter: Annotated[
         str | None, typer.Option(metavar="FILTER", help="Deliver only messages whose attributes match.")
     ] = None,
-    **given: Any,
+    **flags: Any,
 ) -> None:
     """Create subscriptions, all with these settings. Messages that were published before are not in them."""
     from google.pubsub_v1 import types
 
-    export = exports.config({flag: given.pop(flag) for flag in exports.FLAGS})
-    if given["push_endpoint"] is not None and export:
+    export = exports.config({flag: flags.pop(flag) for flag in exports.FLAGS})
+    if flags["push_endpoint"] is not None and export:
         exit_with("`--push-endpoint` and an export exclude each other.", 2)
     wanted = types.Subscription(
         topic=service.full(topic, "topics", topic_project),
         labels=pairs(labels),
         enable_message_ordering=ordering,
         filter=message_filter or "",
-        **_fields(service, **given),
+        **_fields(service, **flags),
         **export,
     )
     create_each(service, "subscriptions", wanted, names)
@@ -156,18 +156,18 @@ def update(
         bool, typer.Option("--clear-dead-letter-policy", help="Redeliver for ever, without a dead-letter topic.")
     ] = False,
     clear_retry: Annotated[bool, typer.Option("--clear-retry-policy", help="Redeliver at once.")] = False,
-    **given: Any,
+    **flags: Any,
 ) -> None:
     """Change the named settings of a subscription. Its topic, filter and ordering never change."""
     from google.pubsub_v1 import types
 
-    labels = {flag: given.pop(flag) for flag in LABEL_FLAGS}
+    labels = {flag: flags.pop(flag) for flag in LABEL_FLAGS}
     update_resource(
         service,
         "subscriptions",
         types.Subscription,
         name,
-        _fields(service, **given),
+        _fields(service, **flags),
         labels,
         dead_letter_policy=clear_dead_letter,
         retry_policy=clear_retry,

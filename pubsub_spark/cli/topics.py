@@ -59,13 +59,13 @@ def _fields(
     regions: str | None,
 ) -> dict[str, Any]:
     """Return the fields of Topic that the flags set."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if retention is not None:
-        found["message_retention_duration"] = datetime.timedelta(seconds=retention)
+        fields["message_retention_duration"] = datetime.timedelta(seconds=retention)
     if schema is not None:
         if (encoding or "").lower() not in ENCODINGS:
             exit_with("`--schema` needs `--message-encoding json` or `--message-encoding binary`.", 2)
-        found["schema_settings"] = {
+        fields["schema_settings"] = {
             "schema": service.full(schema, "schemas", schema_project),
             "encoding": ENCODINGS[str(encoding).lower()],
             "first_revision_id": first or "",
@@ -74,8 +74,8 @@ def _fields(
     elif encoding or first or last or schema_project:
         exit_with("Encoding, revision ids and project are settings of a schema. Also pass `--schema`.", 2)
     if regions is not None:
-        found["message_storage_policy"] = {"allowed_persistence_regions": [each for each in regions.split(",") if each]}
-    return found
+        fields["message_storage_policy"] = {"allowed_persistence_regions": list(filter(None, regions.split(",")))}
+    return fields
 
 
 @command(app, "create", flags=_FLAGS)
@@ -86,12 +86,12 @@ def create(
     key: Annotated[
         str | None, typer.Option("--topic-encryption-key", metavar="NAME", help="A key of Cloud KMS.")
     ] = None,
-    **given: Any,
+    **flags: Any,
 ) -> None:
     """Create topics, all with these settings."""
     from google.pubsub_v1 import types
 
-    wanted = types.Topic(labels=pairs(labels), kms_key_name=key or "", **_fields(service, **given))
+    wanted = types.Topic(labels=pairs(labels), kms_key_name=key or "", **_fields(service, **flags))
     create_each(service, "topics", wanted, names)
 
 
@@ -103,18 +103,18 @@ def update(
         bool, typer.Option("--clear-message-retention-duration", help="Keep no messages for seeks.")
     ] = False,
     clear_schema: Annotated[bool, typer.Option("--clear-schema-settings", help="Take the schema away.")] = False,
-    **given: Any,
+    **flags: Any,
 ) -> None:
     """Change the named settings of a topic."""
     from google.pubsub_v1 import types
 
-    labels = {flag: given.pop(flag) for flag in LABEL_FLAGS}
+    labels = {flag: flags.pop(flag) for flag in LABEL_FLAGS}
     update_resource(
         service,
         "topics",
         types.Topic,
         name,
-        _fields(service, **given),
+        _fields(service, **flags),
         labels,
         message_retention_duration=clear_retention,
         schema_settings=clear_schema,
@@ -126,11 +126,11 @@ def list_subscriptions(service: Service, topic: Annotated[str, typer.Argument(**
     """List the subscriptions of a topic, by their full names."""
     name = service.full(topic, "topics")
     with service.connect() as admin:
-        found = admin.subscriptions_of(name)
+        subscriptions = admin.subscriptions_of(name)
     if service.as_json:
-        print_json(found)
+        print_json(subscriptions)
     else:
-        print_table(["subscription"], [[each] for each in found])
+        print_table(["subscription"], [[subscription] for subscription in subscriptions])
 
 
 @command(app, "detach-subscription")
