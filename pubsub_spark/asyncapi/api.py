@@ -106,14 +106,14 @@ class _Reader:
         for _, server in self.document.get("servers").entries():
             check_empty(server, "server")
             is_ours |= server.text("protocol") == PROTOCOL
-        topics: dict[tuple[str, str], str] = {}  # by the place of the channel
+        topics: dict[tuple[str, str], str] = {}  # by the position of the channel
         for key, channel in self.document.get("channels").entries():
             if not _is_mapping(channel):
                 continue
             topic = self._topic(key, channel, is_ours)
             if topic is not None:
-                found = channel.followed()
-                topics[str(found.file), ".".join(map(str, found.keys))] = topic.name
+                target = channel.followed()
+                topics[str(target.file), ".".join(map(str, target.keys))] = topic.name
             for name, message in self._channel_messages(channel):
                 if not _is_mapping(message):
                     continue
@@ -129,8 +129,8 @@ class _Reader:
             )
         for name, operation, channel, action in self._operations():
             check_empty(operation, "operation")
-            found = channel.followed()
-            on = topics.get((str(found.file), ".".join(map(str, found.keys))))
+            target = channel.followed()
+            on = topics.get((str(target.file), ".".join(map(str, target.keys))))
             if action == "receive" and on is not None:
                 self._add_subscription(name, operation, on)
         return self.api
@@ -141,8 +141,8 @@ class _Reader:
             if not is_ours or channel.get("bindings").value:
                 return None  # a wrong binding, or a channel of another protocol
             binding = ChannelBinding()
-        given = binding.topic or (key if self.document.documents.is_version_2 else channel.text("address")) or key
-        name = self._full(channel, given, "topics")
+        address = binding.topic or (key if self.document.documents.is_version_2 else channel.text("address")) or key
+        name = self._full(channel, address, "topics")
         if name is None:
             return None
         if name in self.api.topics:
@@ -164,10 +164,10 @@ class _Reader:
             return
         for verb in ("publish", "subscribe"):
             message = channel.get(verb, "message")
-            several = message.get("oneOf")
-            for _, each in several.entries() if several else [("", message)] if message else []:
-                named = each.followed()
-                yield named.text("name") or named.text("messageId") or str(named.keys[-1]), each
+            alternatives = message.get("oneOf")
+            for _, alternative in alternatives.entries() if alternatives else [("", message)] if message else []:
+                named = alternative.followed()
+                yield named.text("name") or named.text("messageId") or str(named.keys[-1]), alternative
 
     def _operations(self) -> Iterator[tuple[str, Value, Value, str]]:
         """Yield name, operation, channel, and `send` or `receive`."""
@@ -201,33 +201,33 @@ class _Reader:
                 f"the binding's schema type is `{binding.schema_type}`, and the payload's format is {kind}"
             )
         if binding.schema is not None:
-            place = message.get("bindings", PROTOCOL, "schema", "name")
-            schema = self._full(place, binding.schema, "schemas")
+            schema_name = message.get("bindings", PROTOCOL, "schema", "name")
+            schema = self._full(schema_name, binding.schema, "schemas")
             if schema is None:
                 return
             binding = replace(binding, schema=schema)
             if topic.binding.schema not in (None, schema):
-                place.complain(f"the topic's schema is `{topic.binding.schema}`, and the message's is `{schema}`")
-            self._add_schema(place, Schema(schema, kind, payload))
+                schema_name.complain(f"the topic's schema is `{topic.binding.schema}`, and the message's is `{schema}`")
+            self._add_schema(schema_name, Schema(schema, kind, payload))
         elif topic.binding.schema is not None:
             binding = replace(binding, schema=topic.binding.schema)
             self._add_schema(message, Schema(topic.binding.schema, kind, payload))
         fields = _fields(message, kind, payload)
         self.api.messages.setdefault(name, []).append(Message(name, topic.name, binding, fields))
 
-    def _add_schema(self, place: Value, schema: Schema) -> None:
+    def _add_schema(self, value: Value, schema: Schema) -> None:
         known = self.api.schemas.get(schema.name)
         if known is None or known.definition is None:
             self.api.schemas[schema.name] = schema
         elif schema.definition not in (None, known.definition):
-            place.complain(f"Schema `{schema.name}` has another definition elsewhere in the document")
+            value.complain(f"Schema `{schema.name}` has another definition elsewhere in the document")
 
     def _payload(self, message: Value) -> tuple[SchemaType | None, str | None]:
         """Return the schema type and definition of a payload that Pub/Sub has a schema for."""
         payload = message.get("payload")
         if self.document.documents.is_version_2:
-            formats = [each.text("schemaFormat") for each in (message, *traits(message))]
-            stated, definition = next((each for each in reversed(formats) if each), None), payload
+            formats = [owner.text("schemaFormat") for owner in (message, *traits(message))]
+            stated, definition = next((text for text in reversed(formats) if text), None), payload
         else:
             stated, definition = payload.text("schemaFormat"), payload.get("schema")
         kind = next((kind for start, kind in _FORMATS.items() if (stated or "").startswith(start)), None)
@@ -245,9 +245,9 @@ class _Reader:
         if full is None:
             return
         keyed = any(
-            each.binding.ordering_key is not None and each.topic == topic
+            message.binding.ordering_key is not None and message.topic == topic
             for messages in self.api.messages.values()
-            for each in messages
+            for message in messages
         )
         ordering = operation.get(_ORDERING)
         if ordering and not isinstance(ordering.value, bool):
@@ -256,21 +256,21 @@ class _Reader:
             operation.complain(f"Subscription `{full}` is another operation's, too")
         self.api.subscriptions[full] = Subscription(full, topic, bool(ordering.value) if ordering else keyed)
 
-    def _full(self, place: Value, name: str, collection: names.Collection) -> str | None:
+    def _full(self, value: Value, name: str, collection: names.Collection) -> str | None:
         """Return the full name, or None and add a complaint."""
         try:
             return names.full(name, self.project, collection)
         except ValueError as error:
-            place.complain(str(error).replace("`projectId`", "a project (`--project`, `projectId`)"))
+            value.complain(str(error).replace("`projectId`", "a project (`--project`, `projectId`)"))
             return None
 
 
 def _is_mapping(value: Value) -> bool:
     """Return whether a value is a mapping. Another value is a complaint."""
-    found = value.followed()
-    if found and not isinstance(found.value, dict):
-        value.complain(f"this must be a mapping, got {type(found.value).__name__}")
-    return isinstance(found.value, dict)
+    target = value.followed()
+    if target and not isinstance(target.value, dict):
+        value.complain(f"this must be a mapping, got {type(target.value).__name__}")
+    return isinstance(target.value, dict)
 
 
 def _plain(value: Value, above: frozenset[tuple[Path, tuple[str | int, ...]]] = frozenset()) -> object:
@@ -278,16 +278,16 @@ def _plain(value: Value, above: frozenset[tuple[Path, tuple[str | int, ...]]] = 
 
     One that leads back to a value around it (`above`) is a complaint.
     """
-    found = value.followed()
-    if (found.file, found.keys) in above:
+    target = value.followed()
+    if (target.file, target.keys) in above:
         value.complain("this `$ref` leads back to its own value. Refer to an Avro type by its `name`")
         return None
-    above |= {(found.file, found.keys)}
-    if isinstance(found.value, dict):
-        return {name: _plain(each, above) for name, each in found.entries()}
-    if isinstance(found.value, list):
-        return [_plain(each, above) for _, each in found.entries()]
-    return found.value
+    above |= {(target.file, target.keys)}
+    if isinstance(target.value, dict):
+        return {name: _plain(item, above) for name, item in target.entries()}
+    if isinstance(target.value, list):
+        return [_plain(item, above) for _, item in target.entries()]
+    return target.value
 
 
 def _fields(message: Value, kind: SchemaType | None, definition: str | None) -> frozenset[str] | None:

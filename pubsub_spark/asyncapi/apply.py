@@ -26,13 +26,13 @@ def existing(admin: Admin, api: Api) -> Existing:
 
 
 def _found(get: Callable[[str], Any], names: Iterable[str]) -> dict[str, Any]:
-    found = {}
+    resources = {}
     for name in names:
         try:
-            found[name] = get(name)
+            resources[name] = get(name)
         except MissingError:
             continue
-    return found
+    return resources
 
 
 def carry_out(admin: Admin, step: Step) -> None:

@@ -85,14 +85,14 @@ class MessageBinding:
 
 def channel_binding(owner: Value) -> ChannelBinding | None:
     """Return the binding of a channel, or None if it has none of ours. A wrong one is also None, and a complaint."""
-    found = _checked(owner, "channel")
-    if found is None:
+    binding = _checked(owner, "channel")
+    if binding is None:
         return None
-    settings, duration = found.get("schemaSettings", {}), found.get("messageRetentionDuration")
-    policy = found.get("messageStoragePolicy")
+    settings, duration = binding.get("schemaSettings", {}), binding.get("messageRetentionDuration")
+    policy = binding.get("messageStoragePolicy")
     return ChannelBinding(
-        topic=found.get("topic"),
-        labels=found.get("labels"),
+        topic=binding.get("topic"),
+        labels=binding.get("labels"),
         retention_seconds=None if duration is None else float(duration.removesuffix("s")),
         regions=None if policy is None else tuple(policy.get("allowedPersistenceRegions", ())),
         schema=settings.get("name"),
@@ -104,11 +104,11 @@ def channel_binding(owner: Value) -> ChannelBinding | None:
 
 def message_binding(owner: Value) -> MessageBinding | None:
     """Return the binding of a message, or None if it has none of ours. A wrong one is also None, and a complaint."""
-    found = _checked(owner, "message")
-    if found is None:
+    binding = _checked(owner, "message")
+    if binding is None:
         return None
-    schema = found.get("schema", {})
-    return MessageBinding(found.get("attributes", {}), found.get("orderingKey"), schema.get("name"), schema.get("type"))
+    attributes, schema = binding.get("attributes", {}), binding.get("schema", {})
+    return MessageBinding(attributes, binding.get("orderingKey"), schema.get("name"), schema.get("type"))
 
 
 def check_empty(owner: Value, kind: Kind) -> None:
@@ -131,8 +131,8 @@ def _checked(owner: Value, kind: Kind) -> dict[str, Any] | None:
     Traits are merged by the specification: in 3.x the object's own properties win, in 2.x those of its traits.
     """
     merged: dict[str, Any] | None = None
-    for each in [owner, *traits(owner)] if owner.documents.is_version_2 else [*traits(owner), owner]:
-        stated = _stated(each, kind)
+    for source in [owner, *traits(owner)] if owner.documents.is_version_2 else [*traits(owner), owner]:
+        stated = _stated(source, kind)
         if stated is not None:
             merged = _merged(merged or {}, stated)
     return merged
@@ -154,7 +154,7 @@ def _stated(owner: Value, kind: Kind) -> dict[str, Any] | None:
     version = str(binding.value.get("bindingVersion", DEFAULT_VERSION))
     rules = _RULES.get((kind, DEFAULT_VERSION if version == "latest" else version))
     if rules is None:
-        versions = " or ".join(version for each, version in _RULES if each == kind)
+        versions = " or ".join(version for rule_kind, version in _RULES if rule_kind == kind)
         binding.get("bindingVersion").complain(f"`bindingVersion` must be {versions}, got `{version}`")
         return None
     errors = list(Draft7Validator(_closed({"type": "object", **rules})).iter_errors(binding.value))
@@ -176,7 +176,7 @@ def _closed(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema with unknown properties refused on every level."""
     if "properties" not in schema:
         return schema
-    closed = {name: _closed(each) for name, each in schema["properties"].items()}
+    closed = {name: _closed(subschema) for name, subschema in schema["properties"].items()}
     return {**schema, "properties": closed, "patternProperties": {"^x-": {}}, "additionalProperties": False}
 
 

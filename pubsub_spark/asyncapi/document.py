@@ -1,8 +1,8 @@
-"""An AsyncAPI document as values that know their place: file, path and line.
+"""An AsyncAPI document as values that know their position: file, path and line.
 
 YAML is read by PyYAML. JSON is YAML, and types that JSON lacks, such as dates, are text. A `$ref` is followed inside
 the document and into other files, never to the network. A circle of references is an error. A file ending in `.proto`
-is one text. Every complaint about a document has a place, and one AsyncApiError has all of them.
+is one text. Every complaint about a document has a position, and one AsyncApiError has all of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TEXT_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("timestamp", "binary", "m
 
 @dataclass(frozen=True)
 class Value:
-    """A value of a document or None, and its place. keys: the path from the root of its file."""
+    """A value of a document or None, and its position. keys: the path from the root of its file."""
 
     value: Any
     documents: Documents = field(repr=False)
@@ -36,7 +36,7 @@ class Value:
         return self.value is not None
 
     @property
-    def place(self) -> str:
+    def position(self) -> str:
         """The file (if it is not the document's own), line and path, shown in complaints."""
         path = ".".join(map(str, self.keys)) or "the document"
         file = "" if self.file == self.documents.root else f"`{self.file}`, "
@@ -44,54 +44,54 @@ class Value:
 
     def get(self, *keys: str) -> Value:
         """Return the value under these keys, each `$ref` on the way followed."""
-        found = self.followed()
+        target = self.followed()
         for key in keys:
-            value = found.value.get(key) if isinstance(found.value, dict) else None
-            found = Value(value, self.documents, found.file, (*found.keys, key)).followed()
-        return found
+            value = target.value.get(key) if isinstance(target.value, dict) else None
+            target = Value(value, self.documents, target.file, (*target.keys, key)).followed()
+        return target
 
     def entries(self) -> Iterator[tuple[str, Value]]:
         """Yield the entries of a mapping, or of a list by their index. Other values have no entries.
 
         References are not followed.
         """
-        found = self.followed()
-        keys: Iterable[str | int] = found.value if isinstance(found.value, dict) else ()
-        if isinstance(found.value, list):
-            keys = range(len(found.value))
+        target = self.followed()
+        keys: Iterable[str | int] = target.value if isinstance(target.value, dict) else ()
+        if isinstance(target.value, list):
+            keys = range(len(target.value))
         for key in keys:
-            yield str(key), Value(found.value[key], self.documents, found.file, (*found.keys, key))
+            yield str(key), Value(target.value[key], self.documents, target.file, (*target.keys, key))
 
     def followed(self) -> Value:
         """Return the value that a `$ref` leads to, or the value itself if it is not a `$ref`.
 
         A `$ref` that leads nowhere is a complaint.
         """
-        found, seen = self, {(self.file, self.keys)}
-        while isinstance(found.value, dict) and isinstance(found.value.get("$ref"), str):
-            target = self.documents.target(found, found.value["$ref"])
+        current, seen = self, {(self.file, self.keys)}
+        while isinstance(current.value, dict) and isinstance(current.value.get("$ref"), str):
+            target = self.documents.target(current, current.value["$ref"])
             if target is None or (target.file, target.keys) in seen:
                 if target is not None:
-                    self.complain(f"`$ref` to `{found.value['$ref']}` leads back to itself")
+                    self.complain(f"`$ref` to `{current.value['$ref']}` leads back to itself")
                 return Value(None, self.documents, self.file, self.keys)
             seen.add((target.file, target.keys))
-            found = target
-        if isinstance(found.value, dict) and not isinstance(found.value.get("$ref", ""), str):
-            found.complain("`$ref` must be a text")
-        return found
+            current = target
+        if isinstance(current.value, dict) and not isinstance(current.value.get("$ref", ""), str):
+            current.complain("`$ref` must be a text")
+        return current
 
     def complain(self, sentence: str) -> None:
         """Add a complaint about this value, once."""
-        complaint = f"{self.place}: {sentence}."
+        complaint = f"{self.position}: {sentence}."
         if complaint not in self.documents.problems:
             self.documents.problems.append(complaint)
 
     def text(self, *keys: str, default: str | None = None) -> str | None:
         """Return the text under these keys, or the default. A required text that is missing is a complaint."""
-        found = self.get(*keys)
-        if found.value is None or isinstance(found.value, str):
-            return default if found.value is None else found.value
-        found.complain(f"this must be a text, got {type(found.value).__name__}")
+        target = self.get(*keys)
+        if target.value is None or isinstance(target.value, str):
+            return default if target.value is None else target.value
+        target.complain(f"this must be a text, got {type(target.value).__name__}")
         return default
 
 
@@ -201,10 +201,10 @@ class Documents:
         """Return the entries of YAML's merge key: of one mapping, or of several, the first before the others."""
         merged = self._value(file, node, keys)
         entries: dict[str, Any] = {}
-        for each in reversed(merged if isinstance(merged, list) else [merged]):
-            if not isinstance(each, dict):
+        for mapping in reversed(merged if isinstance(merged, list) else [merged]):
+            if not isinstance(mapping, dict):
                 raise ValueError(f"`<<` in line {key.start_mark.line + 1} names no mapping")
-            entries |= each
+            entries |= mapping
         return entries
 
 

@@ -29,17 +29,19 @@ def document(
     """
     channels = {_id(topic.name): _channel(topic, schemas) for topic in topics}
     operations = {
-        _id(each.name): _operation(each) for each in subscriptions if _id(each.topic) in channels and "/" in each.topic
+        _id(subscription.name): _operation(subscription)
+        for subscription in subscriptions
+        if _id(subscription.topic) in channels and "/" in subscription.topic
     }
-    made = {
+    content = {
         "asyncapi": "3.0.0",
         "info": {"title": f"Topics of {project}", "version": "1.0.0"},
         "channels": channels,
         "operations": operations,
     }
     if as_json:
-        return f"{json.dumps(made, indent=2, ensure_ascii=False)}\n"
-    return str(yaml.dump(made, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120))
+        return f"{json.dumps(content, indent=2, ensure_ascii=False)}\n"
+    return str(yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120))
 
 
 def _channel(topic: Any, schemas: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,18 +26,18 @@ from .api import Api, Message, read
 Options = TypeVar("Options", ReadOptions, WriteOptions)
 
 
-def parse(cls: type[Options], given: Mapping[str, str], environ: Mapping[str, str]) -> Options:
-    """Return the options that `given`, which has `asyncapi`, and the document make.
+def parse(cls: type[Options], options: Mapping[str, str], environ: Mapping[str, str]) -> Options:
+    """Return the parsed `options`, which have `asyncapi`, completed from the document.
 
     Raises AsyncApiError for problems of the document, OptionsError for problems of the options.
     """
-    lowered = {name.lower(): text for name, text in given.items()}
+    lowered = {name.lower(): text for name, text in options.items()}
     project = lowered.get("projectid") or project_of(environ)
     api = read(lowered["asyncapi"], project)
     message = _message(api, lowered.get("message"), _topic(api, lowered, project))
     defaults = _defaults(cls, api, message)
     parsed = cls.parse(
-        {**{name: text for name, text in defaults.items() if name.lower() not in lowered}, **given}, environ
+        {**{name: text for name, text in defaults.items() if name.lower() not in lowered}, **options}, environ
     )
     described: dict[str, Any] = {"described_attributes": tuple(message.binding.attributes.items())}
     if isinstance(parsed, WriteOptions):
@@ -49,9 +49,9 @@ def parse(cls: type[Options], given: Mapping[str, str], environ: Mapping[str, st
     return replace(parsed, **described)
 
 
-def _topic(api: Api, given: Mapping[str, str], project: str | None) -> str | None:
+def _topic(api: Api, options: Mapping[str, str], project: str | None) -> str | None:
     """Return the topic of the user's `subscriptionId` or `topicId`, or None if neither names one."""
-    subscription, topic = given.get("subscriptionid"), given.get("topicid")
+    subscription, topic = options.get("subscriptionid"), options.get("topicid")
     try:
         if subscription:
             described = api.subscriptions.get(names.full(subscription, project, "subscriptions"))
@@ -63,35 +63,35 @@ def _topic(api: Api, given: Mapping[str, str], project: str | None) -> str | Non
 
 def _message(api: Api, name: str | None, topic: str | None) -> Message:
     """Return the message of this name, or the only one. If several channels have it, that of the topic."""
-    known = ", ".join(f"`{each}`" for each in api.messages) or "none"
+    known = ", ".join(f"`{message_name}`" for message_name in api.messages) or "none"
     if name is None and len(api.messages) == 1:
         [name] = api.messages
     if name is None:
         raise OptionsError([f"`message` is required with `asyncapi`. The document's messages are {known}"])
     if name not in api.messages:
         raise OptionsError([f"`message` names `{name}`, but the document's messages are {known}"])
-    found = [each for each in api.messages[name] if each.topic == topic] or api.messages[name]
-    if any(replace(each, topic=found[0].topic) != found[0] for each in found):
-        topics = " and ".join(f"`{each.topic}`" for each in found)
+    variants = [variant for variant in api.messages[name] if variant.topic == topic] or api.messages[name]
+    if any(replace(variant, topic=variants[0].topic) != variants[0] for variant in variants):
+        topics = " and ".join(f"`{variant.topic}`" for variant in variants)
         raise OptionsError(
             [
                 f"`message` names `{name}`, which the channels of the topics {topics} describe differently. To "
                 f"choose one, set `topicId`, or `subscriptionId` of one of the document's subscriptions"
             ]
         )
-    return found[0]
+    return variants[0]
 
 
 def _defaults(cls: type[ReadOptions] | type[WriteOptions], api: Api, message: Message) -> dict[str, str]:
     """Return the options of the document that the user has not set."""
-    topics = {each.topic for each in api.messages[message.name]}
+    topics = {variant.topic for variant in api.messages[message.name]}
     schema = message.binding.schema
-    found: dict[str, str] = {}
+    defaults: dict[str, str] = {}
     if cls is WriteOptions:
         if len(topics) == 1:
-            found["topicId"] = message.topic
-        return found | ({"encode": "topic"} if schema is not None else {})
-    subscriptions = [each.name for each in api.subscriptions.values() if each.topic in topics]
+            defaults["topicId"] = message.topic
+        return defaults | ({"encode": "topic"} if schema is not None else {})
+    subscriptions = [subscription.name for subscription in api.subscriptions.values() if subscription.topic in topics]
     if len(subscriptions) == 1:
-        found["subscriptionId"] = subscriptions[0]
-    return found | ({"decode": "topic", "schema": schema} if schema is not None else {})
+        defaults["subscriptionId"] = subscriptions[0]
+    return defaults | ({"decode": "topic", "schema": schema} if schema is not None else {})

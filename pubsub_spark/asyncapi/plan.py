@@ -61,10 +61,11 @@ class Plan:
 def plan(api: Api, existing: Existing) -> Plan:
     """Return the plan: schemas first, then topics, then subscriptions."""
     conflicts: list[str] = []
-    steps = [_schema(each, existing.schemas.get(each.name), conflicts) for each in api.schemas.values()]
-    steps += [_topic(each, existing.topics.get(each.name)) for each in api.topics.values()]
+    steps = [_schema(schema, existing.schemas.get(schema.name), conflicts) for schema in api.schemas.values()]
+    steps += [_topic(topic, existing.topics.get(topic.name)) for topic in api.topics.values()]
     steps += [
-        _subscription(each, existing.subscriptions.get(each.name), conflicts) for each in api.subscriptions.values()
+        _subscription(subscription, existing.subscriptions.get(subscription.name), conflicts)
+        for subscription in api.subscriptions.values()
     ]
     return Plan(steps, conflicts)
 
@@ -130,7 +131,7 @@ def _topic(wanted: Topic, existing: Any) -> Step:
         fields["message_storage_policy"] = binding.regions, tuple(regions)
     if binding.schema is not None:
         settings = None if existing is None else existing.schema_settings
-        found = settings and (
+        current = settings and (
             settings.schema,
             settings.encoding.name,
             settings.first_revision_id,
@@ -138,9 +139,9 @@ def _topic(wanted: Topic, existing: Any) -> Step:
         )
         fields["schema_settings"] = (
             (binding.schema, wanted.encoding, binding.first_revision, binding.last_revision),
-            found,
+            current,
         )
-    changed = {path: said for path, (said, found) in fields.items() if said != found}
+    changed = {path: said for path, (said, current) in fields.items() if said != current}
     details = tuple(f"{path} {_words(said)}" for path, said in changed.items())
     if existing is None:
         return Step("create", wanted, tuple(changed), details)
@@ -169,5 +170,5 @@ def _words(said: Any) -> str:
     if isinstance(said, dict):
         return ", ".join(f"{key}={value}" for key, value in said.items()) or "none"
     if isinstance(said, tuple):
-        return " ".join(str(each) for each in said if each)
+        return " ".join(str(part) for part in said if part)
     return f"{said:g} s" if isinstance(said, float) else str(said)
