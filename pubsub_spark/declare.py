@@ -190,12 +190,12 @@ class Declared:
         return tuple(declared(cls).values())
 
     @classmethod
-    def values(cls, given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-        """Return the parsed values of `given` (any case of names, values as text), and a sentence for each mistake."""
+    def values(cls, options: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+        """Return the values of `options` (any case of names, values as text), and a sentence for each mistake."""
         fields = {option.name.lower(): (name, option) for name, option in declared(cls).items()}
         values: dict[str, Any] = {}
         problems: list[str] = []
-        for key, text in given.items():
+        for key, text in options.items():
             if key.lower() not in fields:
                 problems.append(_unknown(key, cls))
                 continue
@@ -220,11 +220,11 @@ def suggest_keywords(cls: type[T]) -> type[T]:
     init = cls.__init__
 
     @wraps(init)
-    def __init__(self: T, *args: Any, **given: Any) -> None:  # noqa: N807
+    def __init__(self: T, *args: Any, **keywords: Any) -> None:  # noqa: N807
         names = [fld.name for fld in dataclasses.fields(cls) if fld.init]  # type: ignore[arg-type]
-        if unknown := [key for key in given if key not in names]:
+        if unknown := [key for key in keywords if key not in names]:
             raise TypeError(f"`{unknown[0]}` is not an option{hint(unknown[0], names, ', '.join(names))}")
-        init(self, *args, **given)
+        init(self, *args, **keywords)
 
     cls.__init__ = __init__  # type: ignore[assignment, method-assign]
     return cls

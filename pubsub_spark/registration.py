@@ -89,8 +89,8 @@ def _look_in_task(spark: SparkSession) -> tuple[str | None, bool]:
         return None, str(source.__file__).startswith(SparkFiles.getRootDirectory())
 
     shape = "missing string, is_shipped boolean"
-    found = spark.range(1).select(udf(look, shape, useArrow=False)("id").alias("found")).select("found.*").first()
-    return (None, False) if found is None else (found[0], found[1])
+    row = spark.range(1).select(udf(look, shape, useArrow=False)("id").alias("found")).select("found.*").first()
+    return (None, False) if row is None else (row[0], row[1])
 
 
 def _missing_in_stream(spark: SparkSession) -> str | None:

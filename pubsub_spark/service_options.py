@@ -143,9 +143,9 @@ class ServiceOptions(Declared):
         """Yield the complaints about options that do not fit together, a sentence each."""
         if self.message is not None and self.asyncapi is None:
             yield "`asyncapi` is required with `message`: the path of the document"
-        given = self._given_credentials()
-        if len(given) > 1:
-            names = " and ".join(f"`{name}`" for name in given)
+        credentials = self._given_credentials()
+        if len(credentials) > 1:
+            names = " and ".join(f"`{name}`" for name in credentials)
             yield f"{names} are set, but there can be only one credential. Keep one"
         if self.private_key is not None and self.client_email is None:
             yield "`clientEmail` is required with `privateKey`"
@@ -154,7 +154,7 @@ class ServiceOptions(Declared):
             yield f"`privateKey` is required with {' and '.join(f'`{name}`' for name, value in parts.items() if value)}"
         if self.endpoint is not None and not is_endpoint(self.endpoint):
             yield f"`endpoint` must be {_EXAMPLE}, got `{self.endpoint}`"
-        elif self.backend is None and not (given or self.is_emulator or self._is_googles()):
+        elif self.backend is None and not (credentials or self.is_emulator or self._is_googles()):
             yield (
                 f"`endpoint` `{self.endpoint}` is neither in `{self.universe}` nor on this machine. If it is "
                 f"Pub/Sub, set credentials or `backend=gcp`. If it is an emulator, set `backend=emulator` or "
@@ -178,13 +178,13 @@ class ServiceOptions(Declared):
         return [option.name for option, value in self.items() if option.name in _CREDENTIALS and value is not None]
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], environ: Mapping[str, str]) -> Self:
-        """Return the options that `given` (any case of names, values as text) and the environment make.
+    def parse(cls, options: Mapping[str, str], environ: Mapping[str, str]) -> Self:
+        """Return the parsed `options` (any case of names, values as text), completed from the environment.
 
         Raises OptionsError with every problem found.
         """
-        plain = {key: text for key, text in given.items() if not key.lower().startswith(_TABLE_OPTION)}
-        of_table = {key[len(_TABLE_OPTION) :]: text for key, text in given.items() if key not in plain}
+        plain = {key: text for key, text in options.items() if not key.lower().startswith(_TABLE_OPTION)}
+        of_table = {key[len(_TABLE_OPTION) :]: text for key, text in options.items() if key not in plain}
         own = of_table | plain
         # A table's `path` is also Spark's own. Without a table's `provider` it is the argument of `save` or `load`.
         names_of_spark = _SPARK_OWN | ({"path"} if "provider" in map(str.lower, own) else set())

@@ -44,8 +44,8 @@ class ReadPubSub:
         moving = [name for name, argument in arguments.items() if not _is_constant(argument)]
         if moving:
             raise OptionsError([f"`{name}` must be a constant in `{NAME}`, not a column" for name in moving])
-        given = {name: _text(each.value) for name, each in arguments.items() if each.value is not None}
-        source = PubSubDataSource(given)
+        options = {name: _text(argument.value) for name, argument in arguments.items() if argument.value is not None}
+        source = PubSubDataSource(options)
         schema = source.schema()
         reader = cast("PubSubBatchReader", source.reader(schema))
         reader.check()

@@ -95,17 +95,17 @@ def avro_schema() -> str:
 
 def totals(table: pa.Table) -> dict[str, int]:
     """Return the totals of the source file, by name: rows, distinct ids, and a sum and the nulls of each column."""
-    found = {"rows": table.num_rows, "distinct ids": pc.count_distinct(table["id"]).as_py()}
+    sums = {"rows": table.num_rows, "distinct ids": pc.count_distinct(table["id"]).as_py()}
     for field in COLUMNS:
         column = table[field.name]
         if field.type == _STRING:
             column = pc.utf8_length(column)
         elif field.type == _TIME:
             column = pc.divide(column.cast(_LONG), 1_000_000)
-        found[_sum_name(field)] = pc.sum(column.cast(_LONG)).as_py() or 0
+        sums[_sum_name(field)] = pc.sum(column.cast(_LONG)).as_py() or 0
         if field.nullable:
-            found[f"nulls in {field.name}"] = column.null_count
-    return found
+            sums[f"nulls in {field.name}"] = column.null_count
+    return sums
 
 
 def totals_of(df: DataFrame) -> dict[str, int]:
@@ -125,5 +125,5 @@ def totals_of(df: DataFrame) -> dict[str, int]:
 
 
 def _sum_name(field: pa.Field) -> str:
-    what = {_STRING: "characters in", _TIME: "seconds in"}.get(field.type, "sum of")
-    return f"{what} {field.name}"
+    prefix = {_STRING: "characters in", _TIME: "seconds in"}.get(field.type, "sum of")
+    return f"{prefix} {field.name}"

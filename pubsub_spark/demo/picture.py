@@ -55,7 +55,7 @@ def draw(departures: pa.Table, path: Path) -> None:
 
 
 def draw_steps(
-    counts: Mapping[str, Sequence[float]], moments: Mapping[str, float], title: str, what: str, path: Path
+    counts: Mapping[str, Sequence[float]], moments: Mapping[str, float], title: str, y_label: str, path: Path
 ) -> None:
     """Save a picture of how many there were at each time. counts: by name, the times in seconds of each of them."""
     figure = Figure(figsize=(9, 4), layout="constrained", dpi=100)
@@ -67,7 +67,7 @@ def draw_steps(
         axes.axvline(time, color="#333333", linestyle=":")
         axes.annotate(name, (time, 0.02), xycoords=("data", "axes fraction"), rotation=90, ha="right", fontsize=9)
     axes.set_xlabel("seconds")
-    axes.set_ylabel(what)
+    axes.set_ylabel(y_label)
     axes.legend(loc="upper left")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)

@@ -82,9 +82,9 @@ def print_proof(console: Console, source: Mapping[str, int], result: Mapping[str
         table.add_column(heading, justify="right")
     table.add_column("")
     for name, expected in source.items():
-        found = result[name]
-        verdict = Text("equal", style="green") if expected == found else Text("DIFFERENT", style="bold red")
-        table.add_row(name, f"{expected:,}", f"{found:,}", verdict)
+        actual = result[name]
+        verdict = Text("equal", style="green") if expected == actual else Text("DIFFERENT", style="bold red")
+        table.add_row(name, f"{expected:,}", f"{actual:,}", verdict)
     console.print(table)
     different = [name for name, expected in source.items() if expected != result[name]]
     if different:
