@@ -47,7 +47,7 @@ class Form:
         return self._values.get(name, "").replace("\r\n", "\n")
 
     def every(self, name: str) -> list[str]:
-        return [value for each, value in self._pairs if each == name]
+        return [value for key, value in self._pairs if key == name]
 
     def below(self, prefix: str) -> dict[str, str]:
         return {name.removeprefix(prefix): value for name, value in self._pairs if name.startswith(prefix)}
@@ -227,7 +227,7 @@ def _say_pulled(messages: int, seconds: int) -> str:
 
 
 def _published(_: Form, response: bytes, __: State) -> list[int]:
-    return [int(each) for each in protos.PublishResponse.FromString(response).message_ids]
+    return [int(message_id) for message_id in protos.PublishResponse.FromString(response).message_ids]
 
 
 def _acknowledge(form: Form, _: State) -> Call:

@@ -166,11 +166,11 @@ def _done(query: Query) -> str:
     """Return the message of a form's success. Its numbers come from the address, and must be digits."""
     name, *numbers = query.get("done", "").split(":")
     action = ACTIONS.get(name)
-    if action is None or not all(each.isascii() and each.isdigit() for each in numbers):
+    if action is None or not all(number.isascii() and number.isdigit() for number in numbers):
         return ""
     try:
-        given = map(int, numbers)
-        return action.done.format(*given) if isinstance(action.done, str) else action.done(*given)
+        values = map(int, numbers)
+        return action.done.format(*values) if isinstance(action.done, str) else action.done(*values)
     except (IndexError, TypeError, ValueError):
         return ""
 
@@ -178,7 +178,7 @@ def _done(query: Query) -> str:
 def _documentation() -> str:
     """Return the address of this package's documentation from its metadata, or an empty text without one."""
     known: list[str] = metadata.metadata("pubsub-spark").get_all("Project-URL", [])
-    return next((each.partition(", ")[2] for each in known if each.startswith("Documentation, ")), "")
+    return next((entry.partition(", ")[2] for entry in known if entry.startswith("Documentation, ")), "")
 
 
 async def _form(request: Request) -> Form:

@@ -118,8 +118,8 @@ def _avro_fields(record: Any) -> Iterator[FormField]:
 
     for field in record.fields:
         node, branch = field.node, ""
-        if node.kind == "union" and len(node.branches) == 2 and "null" in {each.kind for each in node.branches}:
-            [node] = [each for each in node.branches if each.kind != "null"]
+        if node.kind == "union" and len(node.branches) == 2 and "null" in {member.kind for member in node.branches}:
+            [node] = [member for member in node.branches if member.kind != "null"]
             branch = schema_tree.type_name(node)
         kind = _AVRO_KINDS.get(node.kind, "json")
         choices = _BOOLEANS if node.kind == "boolean" else tuple(node.symbols) if node.kind == "enum" else ()
@@ -140,7 +140,7 @@ def _protobuf_fields(message: Any) -> Iterator[FormField]:
         type_ = "bytes (base64)" if field.type == _BYTES else _PROTOBUF_TYPES[field.cpp_type]
         choices: tuple[str, ...] = ()
         if kind == "choice":
-            choices = _BOOLEANS if field.enum_type is None else tuple(each.name for each in field.enum_type.values)
+            choices = _BOOLEANS if field.enum_type is None else tuple(value.name for value in field.enum_type.values)
         if descriptors.is_repeated(field):
             kind, choices = "json", ()
             is_map = field.message_type is not None and field.message_type.GetOptions().map_entry

@@ -181,7 +181,7 @@ class Live:
 
     def _total(self, broker: Broker, now: float, counts: Counter[tuple[str, str]], passed: float) -> Sample:
         subscriptions = broker.subscriptions.values()
-        oldest = min((each for each in map(broker.oldest_unacked, subscriptions) if each is not None), default=None)
+        oldest = min((time for time in map(broker.oldest_unacked, subscriptions) if time is not None), default=None)
         sums = Counter[str]()
         for (kind, _), count in counts.items():
             sums[kind] += count
@@ -191,7 +191,7 @@ class Live:
             None if oldest is None else max(0.0, now - oldest),
             sums["published"] / passed,
             sums["acked"] / passed,
-            sum(len(each.consumers.connected) for each in subscriptions),
+            sum(len(subscription.consumers.connected) for subscription in subscriptions),
         )
 
     def _listen(self, events: Sequence[Event]) -> None:
@@ -244,12 +244,12 @@ def _drawn(chart: Chart, samples: Sequence[Sample]) -> dict[str, Any]:
     values = {field: [getattr(sample, field) or 0.0 for sample in samples] for field in chart.metrics}
     top = scale(max(map(max, values.values())), chart.tops)
     write = METRICS[chart.metrics[0]].write
-    said = [f"{METRICS[field].title} {write(each[-1])}, at most {write(max(each))}" for field, each in values.items()]
+    said = [f"{METRICS[field].title} {write(line[-1])}, at most {write(max(line))}" for field, line in values.items()]
     return {
         "title": chart.title,
-        "lines": {field: points(each, top) for field, each in values.items()},
+        "lines": {field: points(line, top) for field, line in values.items()},
         "names": {field: METRICS[field].title for field in values},
-        "values": {field: [METRICS[field].write(getattr(each, field)) for each in samples] for field in values},
+        "values": {field: [METRICS[field].write(getattr(sample, field)) for sample in samples] for field in values},
         "top": write(top),
         "middle": write(top / 2),
         "since": f"{max(1, len(samples) - 1)} s ago",

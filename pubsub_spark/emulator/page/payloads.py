@@ -19,7 +19,7 @@ _MAX_CHARACTERS = 10_000  # of one payload, and a page has dozens
 _MAX_DECODED_BYTES = 100_000  # a longer one would take longer to decode than a page should
 _MAX_SHOWN_BYTES = 512  # of bytes that are not text
 _PREVIEW_CHARACTERS = 120
-_NAME, _REVISION, _ENCODING = (f"googclient_schema{each}" for each in ("name", "revisionid", "encoding"))
+_NAME, _REVISION, _ENCODING = (f"googclient_schema{suffix}" for suffix in ("name", "revisionid", "encoding"))
 SCHEMA_MARK = _NAME.encode()  # in the bytes of a message that has a schema
 SCHEMA_NAMES = frozenset({_NAME, _REVISION, _ENCODING})  # the attributes that name the schema of a message
 
@@ -89,7 +89,7 @@ def _plain(data: bytes) -> Payload:
         text = data.decode()
     except UnicodeDecodeError:
         return Payload(_hexadecimal(data), f"{len(data):,} bytes")
-    if not text.isprintable() and any(each < " " and each not in "\t\r\n" for each in text[:_MAX_CHARACTERS]):
+    if not text.isprintable() and any(char < " " and char not in "\t\r\n" for char in text[:_MAX_CHARACTERS]):
         return Payload(_hexadecimal(data), f"{len(data):,} bytes")
     if text[:1] in ("{", "[") and len(data) <= _MAX_DECODED_BYTES:
         try:

@@ -21,17 +21,17 @@ class Page(NamedTuple):
 
     def map(self, row: Any) -> Page:
         """Return the page with each row converted by `row`."""
-        return self._replace(rows=[row(each) for each in self.rows])
+        return self._replace(rows=[row(item) for item in self.rows])
 
 
 def page(items: Iterable[str], number: int, size: int) -> Page:
     """Return the page of that number of the sorted items, or the nearest page if the number is out of range."""
     everything = sorted(items)
-    number, pages = place(number, size, len(everything))
+    number, pages = nearest_page(number, size, len(everything))
     return Page(everything[(number - 1) * size : number * size], number, pages, len(everything))
 
 
-def place(number: int, size: int, total: int) -> tuple[int, int]:
+def nearest_page(number: int, size: int, total: int) -> tuple[int, int]:
     """Return the number of the page nearest to the requested one, and the number of pages."""
     pages = max(1, -(-total // size))
     return min(max(number, 1), pages), pages

@@ -28,7 +28,7 @@ from pubsub_spark.emulator.state import history, inspection
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import UNLIMITED, Consumer
 from pubsub_spark.emulator.state.history import History, Step
-from pubsub_spark.emulator.state.inspection import MessageState, Place
+from pubsub_spark.emulator.state.inspection import DeliveryState, MessageState
 from pubsub_spark.emulator.state.message import Message
 from pubsub_spark.emulator.state.schema_store import Schema, Schemas
 from pubsub_spark.emulator.state.subscription import Subscription
@@ -81,13 +81,13 @@ def _overview(parts: Parts, query: Query) -> View:
     project, text = query.get("project", ""), query.get("find", "")
 
     def listed(kind: str, names: Any) -> rows.Page:
-        mine = (each for each in names if (not project or each.startswith(f"projects/{project}/")) and text in each)
+        mine = (name for name in names if (not project or name.startswith(f"projects/{project}/")) and text in name)
         return rows.page(mine, _number(query.get(kind)), _ROWS)
 
     with parts.engine.open() as (broker, now):
         schemas = parts.engine.state.schemas
         collections = (broker.topics, broker.subscriptions, schemas, broker.snapshots)
-        projects = {name.split("/")[1] for each in collections for name in each}
+        projects = {name.split("/")[1] for names in collections for name in names}
         tables = {
             "topics": listed("topics", broker.topics).map(lambda name: _topic_row(broker, name)),
             "subscriptions": listed("subscriptions", broker.subscriptions).map(
@@ -155,7 +155,7 @@ def _topic(parts: Parts, name: str, query: Query) -> View:
             "name": name,
             "settings": _settings(topic.resource),
             "samples": parts.live.samples(name, broker, now),
-            "subscriptions": listed.map(lambda each: _subscription_row(parts.live, broker, each, now)),
+            "subscriptions": listed.map(lambda subscription: _subscription_row(parts.live, broker, subscription, now)),
             "snapshots": sorted(topic.snapshots),
             "schema": settings.schema,
             "pager": partial(_address, rows.address(name), query, "subscriptions"),
@@ -167,7 +167,7 @@ def _topic(parts: Parts, name: str, query: Query) -> View:
         revision = next(schema.allowed(settings.first_revision_id, settings.last_revision_id), None)
     values |= _charted(name, values.pop("samples")) | {
         "encoding": encoding,
-        "latest": [_content(each, parts.engine.state.schemas) for each in latest],
+        "latest": [_content(message, parts.engine.state.schemas) for message in latest],
         "form_fields": forms.fields_of(revision.definition) if revision is not None else None,
         "revision": revision.id if revision is not None else "",
     }
@@ -190,7 +190,7 @@ def _subscription(parts: Parts, name: str, query: Query) -> View:
             "attempts": policy.max_delivery_attempts,
             "settings": _settings(resource),
             "samples": parts.live.samples(name, broker, now),
-            "consumers": [_consumer(each) for each in subscription.consumers.connected],
+            "consumers": [_consumer(consumer) for consumer in subscription.consumers.connected],
             "snapshots": sorted(topic.snapshots if topic is not None else ()),
             "no_pull": _no_pull(resource),
             "unacked": subscription.backlog,
@@ -199,30 +199,30 @@ def _subscription(parts: Parts, name: str, query: Query) -> View:
             "show": "done" if show_done else "",
             "find": text,
             "pager": partial(_address, rows.address(name), query, "messages"),
-            "tabs": {each: rows.address(name) + rows.query([("show", each), ("find", text)]) for each in ("", "done")},
+            "tabs": {tab: rows.address(name) + rows.query([("show", tab), ("find", text)]) for tab in ("", "done")},
         }
         total = inspection.total(subscription)
-        number, pages = rows.place(_number(query.get("messages")), _MESSAGES, total)
+        number, pages = rows.nearest_page(_number(query.get("messages")), _MESSAGES, total)
         first, most = (0, _SEARCHED) if text else ((number - 1) * _MESSAGES, _MESSAGES)
-        found = [] if show_done else inspection.messages(subscription, first, most)
-        latest = {each.number: each for each in parts.history.latest(resource.topic)} if show_done else {}
+        states = [] if show_done else inspection.messages(subscription, first, most)
+        latest = {message.number: message for message in parts.history.latest(resource.topic)} if show_done else {}
         entries = parts.history.entries(name)
         schemas = parts.engine.state.schemas
         ready = _why_ready(subscription)
     if show_done:
         done = history.done(entries, _MESSAGES)
         every = history.lives(entries, done)
-        listed = [_done(each, latest.get(each), schemas) | {"life": _life(every[each])} for each in done]
+        listed = [_done(number, latest.get(number), schemas) | {"life": _life(every[number])} for number in done]
         listed = [row for row in listed if text in row["searched"]]
         values["messages"] = rows.Page(listed, 1, 1, len(listed))
         return View("subscription.html", values | _charted(name, values["samples"]), [name])
     if text:
-        values["searched"] = f"{len(found):,} of {total:,}" if len(found) < total else ""
-        found = [each for each in found if _matches(each.message, text, schemas)]
-        number, pages = rows.place(_number(query.get("messages")), _MESSAGES, total := len(found))
-        found = found[(number - 1) * _MESSAGES : number * _MESSAGES]
-    every = history.lives(entries, {each.message.number: each.message.published for each in found})
-    listed = [_message(each, schemas, ready, now) | {"life": _life(every[each.message.number])} for each in found]
+        values["searched"] = f"{len(states):,} of {total:,}" if len(states) < total else ""
+        states = [state for state in states if _matches(state.message, text, schemas)]
+        number, pages = rows.nearest_page(_number(query.get("messages")), _MESSAGES, total := len(states))
+        states = states[(number - 1) * _MESSAGES : number * _MESSAGES]
+    every = history.lives(entries, {state.message.number: state.message.published for state in states})
+    listed = [_message(state, schemas, ready, now) | {"life": _life(every[state.message.number])} for state in states]
     values["messages"] = rows.Page(listed, number, pages, total)
     return View("subscription.html", values | _charted(name, values["samples"]), [name])
 
@@ -253,14 +253,14 @@ def _content(message: Message, schemas: Schemas) -> dict[str, Any]:
     }
 
 
-def _message(each: MessageState, schemas: Schemas, ready: str, now: float) -> dict[str, Any]:
-    return _content(each.message, schemas) | {
-        "deliveries": each.deliveries,
-        "failures": each.failures,
-        "lease": each.lease,
-        "why": _why(each, ready),
-        "until": each.until,
-        "in": rows.duration(max(0.0, each.until - now)) if each.until is not None else "",
+def _message(state: MessageState, schemas: Schemas, ready: str, now: float) -> dict[str, Any]:
+    return _content(state.message, schemas) | {
+        "deliveries": state.deliveries,
+        "failures": state.failures,
+        "lease": state.lease,
+        "why": _why(state, ready),
+        "until": state.until,
+        "in": rows.duration(max(0.0, state.until - now)) if state.until is not None else "",
     }
 
 
@@ -285,25 +285,25 @@ def _matches(message: Message, text: str, schemas: Schemas) -> bool:
 
 def _life(steps: list[Step]) -> list[dict[str, Any]]:
     """Return the steps of a message on one line: the first and the latest ones."""
-    shown = [{"at": each.at, "what": each.what, "who": rows.client(each.who)} for each in steps]
+    shown = [{"at": step.at, "event": step.event, "receiver": rows.client(step.receiver)} for step in steps]
     if len(shown) <= _STEPS:
         return shown
-    left_out = {"at": None, "what": f"{len(shown) - _STEPS} more", "who": ""}
+    left_out = {"at": None, "event": f"{len(shown) - _STEPS} more", "receiver": ""}
     return [shown[0], left_out, *shown[1 - _STEPS :]]
 
 
-def _why(each: MessageState, ready: str) -> str:
-    """Return the place of a message, or the reason why it waits. A time follows if it has one."""
+def _why(state: MessageState, ready: str) -> str:
+    """Return the delivery state of a message, or the reason why it waits. A time follows if it has one."""
     return {
-        Place.LEASED: "leased until",
-        Place.BACKING_OFF: "backs off until",
-        Place.KEY_BACKING_OFF: "its ordering key backs off until",
-        Place.RETURNED: f"to be delivered again: {ready}",
-        Place.ACKED_BEHIND_GAP: "acked, but an earlier message of its ordering key is not",
-        Place.KEY_BUSY: "behind its ordering key: an earlier message of it is leased",
-        Place.KEY_READY: f"in the queue of its ordering key: {ready}",
-        Place.FRESH: ready,
-    }[each.place]
+        DeliveryState.LEASED: "leased until",
+        DeliveryState.BACKING_OFF: "backs off until",
+        DeliveryState.KEY_BACKING_OFF: "its ordering key backs off until",
+        DeliveryState.RETURNED: f"to be delivered again: {ready}",
+        DeliveryState.ACKED_BEHIND_GAP: "acked, but an earlier message of its ordering key is not",
+        DeliveryState.KEY_BUSY: "behind its ordering key: an earlier message of it is leased",
+        DeliveryState.KEY_READY: f"in the queue of its ordering key: {ready}",
+        DeliveryState.FRESH: ready,
+    }[state.state]
 
 
 def _why_ready(subscription: Subscription) -> str:
@@ -316,7 +316,7 @@ def _why_ready(subscription: Subscription) -> str:
         return f"waits to be exported, the state is {state}"
     if not consumers:
         return "no consumer is connected"
-    if not any(each.has_room for each in consumers):
+    if not any(consumer.has_room for consumer in consumers):
         return "flow control: every consumer has as much as it takes"
     return "next to be delivered"
 
@@ -340,7 +340,7 @@ def _schema(parts: Parts, name: str, _: Query) -> View:
         schema = parts.engine.state.schemas.get(limits.check_name(name, "schemas"))
         if schema is None:
             raise not_found(name)
-        users = sorted(each for each, topic in broker.topics.items() if topic.resource.schema_settings.schema == name)
+        users = sorted(user for user, topic in broker.topics.items() if topic.resource.schema_settings.schema == name)
     texts = [_lines(compiled_protobuf.readable(revision.definition.text)) for revision in schema.revisions]
     revisions = [
         {
@@ -390,26 +390,26 @@ def _snapshot(parts: Parts, name: str, _: Query) -> View:
 def _calls(parts: Parts, query: Query) -> View:
     known = list(parts.recent_calls.calls)[::-1]
     wanted = {name: query.get(name, "") for name in ("rpc", "status", "resource", "text")}
-    found = [each for each in known if _is_wanted(each, wanted)]
-    number, pages = rows.place(_number(query.get("calls")), _CALLS, len(found))
+    matching = [call for call in known if _is_wanted(call, wanted)]
+    number, pages = rows.nearest_page(_number(query.get("calls")), _CALLS, len(matching))
     calls = [
         {
-            "rpc": each.rpc,
-            "peer": rows.client(each.peer),
-            "resource": _resource(each),
-            "began": each.began,
-            "milliseconds": f"{each.seconds * 1000:,.2f}" if each.status else "",
-            "status": each.status or _UNDER_WAY,
-            "sentence": each.sentence,
+            "rpc": call.rpc,
+            "peer": rows.client(call.peer),
+            "resource": _resource(call),
+            "began": call.began,
+            "milliseconds": f"{call.seconds * 1000:,.2f}" if call.status else "",
+            "status": call.status or _UNDER_WAY,
+            "sentence": call.sentence,
         }
-        for each in found[(number - 1) * _CALLS : number * _CALLS]
+        for call in matching[(number - 1) * _CALLS : number * _CALLS]
     ]
     values = {
-        "calls": rows.Page(calls, number, pages, len(found)),
+        "calls": rows.Page(calls, number, pages, len(matching)),
         "known": len(known),
         "wanted": wanted,
-        "rpcs": sorted({each.rpc for each in known}),
-        "statuses": sorted({each.status or _UNDER_WAY for each in known}),
+        "rpcs": sorted({call.rpc for call in known}),
+        "statuses": sorted({call.status or _UNDER_WAY for call in known}),
         "pager": partial(_address, "/page/calls", query, "calls"),
     }
     return View("calls.html", values, [])

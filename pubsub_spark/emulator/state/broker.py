@@ -115,9 +115,9 @@ class Broker:
         ids = range(first, first + len(bodies))
         self._next_message = ids.stop
         # Filters and keys look at each message alone. Their subscriptions share the separate frames.
-        subscriptions = topic.subscriptions.values()
+        settings = (subscription.settings for subscription in topic.subscriptions.values())
         frames: Sequence[bytes]
-        if len(bodies) >= _LEAST_PACKED and not key and all(each.settings.matches is None for each in subscriptions):
+        if len(bodies) >= _LEAST_PACKED and not key and all(setting.matches is None for setting in settings):
             frames = PackedFrames(bodies, first, published)
         else:
             frames = wire_format.message_frames(bodies, first, wire_format.publish_time_field(published))
@@ -340,7 +340,7 @@ class Broker:
             self._agenda.add(due, self.subscriptions[name])
         for subscription in self.subscriptions.values():
             self._schedule(subscription, 0)
-        self._snapshots_due = min((each.expires for each in self.snapshots.values()), default=NEVER)
+        self._snapshots_due = min((snapshot.expires for snapshot in self.snapshots.values()), default=NEVER)
 
     @property
     def due(self) -> float:
@@ -358,9 +358,9 @@ class Broker:
             subscription.tick(now)
             self._schedule(subscription, now)
         if self._snapshots_due <= now:
-            for snapshot in [each for each in self.snapshots.values() if each.expires <= now]:
+            for snapshot in [snapshot for snapshot in self.snapshots.values() if snapshot.expires <= now]:
                 self.delete_snapshot(snapshot, now)
-            self._snapshots_due = min((each.expires for each in self.snapshots.values()), default=NEVER)
+            self._snapshots_due = min((snapshot.expires for snapshot in self.snapshots.values()), default=NEVER)
         return expired
 
     def _forward(self, subscription: Subscription, now: float) -> None:
@@ -412,15 +412,15 @@ class Broker:
         topic = self.topic_of(subscription.name)
         # A snapshot may make the log longer than the topic's own retention does.
         retained = now - topic.retention if topic is not None and topic.retention else NEVER
-        log = [each for each in (topic.log if topic is not None else ()) if each.published >= retained]
+        log = [entry for entry in (topic.log if topic is not None else ()) if entry.published >= retained]
         self._seek(subscription, log, published_since(time), now)
 
     def seek_to_snapshot(self, subscription: Subscription, snapshot: Snapshot, now: float) -> None:
         """Mark the snapshot's messages, and those published after it was made, as unacked until it expires."""
         unacked = [*ranges(snapshot.unacked), range(snapshot.after, sys.maxsize)]
-        kept = (*snapshot.unacked, *(each for each in snapshot.topic.log if each.first >= snapshot.after))
-        subscription.retain(min((each.published for each in kept), default=now), snapshot.expires)
-        self._seek(subscription, kept, lambda each: among(each, unacked), now)
+        kept = (*snapshot.unacked, *(entry for entry in snapshot.topic.log if entry.first >= snapshot.after))
+        subscription.retain(min((publication.published for publication in kept), default=now), snapshot.expires)
+        self._seek(subscription, kept, lambda publication: among(publication, unacked), now)
 
     def _seek(self, subscription: Subscription, log: Iterable[Publication], split: Split, now: float) -> None:
         subscription.seek(log, split, now)

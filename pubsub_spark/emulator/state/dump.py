@@ -81,13 +81,13 @@ def _dump_subscription(subscription: Subscription) -> dict[str, Any]:
     dumped: dict[str, Any] = {name: getattr(subscription, name) for name in _FIELDS}
     dumped["fresh"] = _rows(subscription._fresh.publications)
     dumped["returned"] = list(map(table.dump, subscription._redelivery.ready))
-    dumped["delayed"] = [(opens, table.dump(each)) for opens, each in subscription._redelivery.backing_off()]
+    dumped["delayed"] = [(opens, table.dump(delivery)) for opens, delivery in subscription._redelivery.backing_off()]
     dumped["queues"] = [
-        (key, list(map(table.dump, each.waiting)), list(map(table.dump, each.outstanding)), each.opens, each.state.name)
-        for key, each in queues._queues.items()
+        (key, [*map(table.dump, queue.waiting)], [*map(table.dump, queue.outstanding)], queue.opens, queue.state.name)
+        for key, queue in queues._queues.items()
     ]
     dumped["ready_keys"], dumped["backing_off"] = list(queues._ready), sorted(queues._backing_off)
-    dumped["leases"] = [_dump_lease_batch(each, table) for each in leases._batches.values()]
+    dumped["leases"] = [_dump_lease_batch(batch, table) for batch in leases._batches.values()]
     dumped["deadlines"] = [(deadline, list(numbers)) for deadline, _, numbers in sorted(leases._deadlines)]
     dumped["retained"] = _rows(subscription._retained)
     dumped["acked_numbers"] = list(subscription._acked_numbers)
@@ -96,7 +96,10 @@ def _dump_subscription(subscription: Subscription) -> dict[str, Any]:
 
 
 def _rows(publications: Iterable[Publication]) -> list[Any]:
-    return [(each.first, each.published, each.key, list(each.frames)) for each in publications]
+    return [
+        (publication.first, publication.published, publication.key, list(publication.frames))
+        for publication in publications
+    ]
 
 
 def _dump_lease_batch(batch: LeaseBatch, table: _Deliveries) -> tuple[Any, ...]:
@@ -110,17 +113,17 @@ def _load_subscription(subscription: Subscription, dumped: Mapping[str, Any]) ->
     for name in _FIELDS:
         setattr(subscription, name, dumped[name])
     subscription._redelivery.ready.extend(map(table.load, dumped["returned"]))
-    for opens, each in dumped["delayed"]:
-        subscription._redelivery.add(table.load(each), opens)
+    for opens, row in dumped["delayed"]:
+        subscription._redelivery.add(table.load(row), opens)
     _load_queues(subscription._key_queues, dumped, table)
     _load_leases(subscription._leases, dumped, table, nobody)
-    subscription._retained.extend(Publication(*each) for each in dumped["retained"])
+    subscription._retained.extend(Publication(*row) for row in dumped["retained"])
     subscription._acked_numbers.update(dict.fromkeys(dumped["acked_numbers"]))
     subscription._unacked.expired_until = dumped["expired_until"]
     for publication in subscription.unacked(-NEVER):
         subscription._unacked.add(publication.published, len(publication))
-    for each in dumped["fresh"]:
-        subscription._fresh.add(Publication(*each))
+    for row in dumped["fresh"]:
+        subscription._fresh.add(Publication(*row))
     subscription.outstanding = sum(
         not isinstance(entry, Delivery) or entry.holder is not None
         for batch in subscription._leases._batches.values()
@@ -143,7 +146,7 @@ def _load_leases(leases: Leases, dumped: Mapping[str, Any], table: _Deliveries, 
     for first, entries, origins, deadline, is_whole, modacks in dumped["leases"]:
         loaded = list(map(table.load, entries))
         left = len(loaded) - loaded.count(None)
-        where = [Origin(*each) for each in origins]
+        where = [Origin(*origin) for origin in origins]
         leases.put(LeaseBatch(first, loaded, where, deadline, holder, left, is_whole, modacks))
     for deadline, numbers in dumped["deadlines"]:  # a sorted list is a heap
         leases._deadlines.append((deadline, next(leases._ties), numbers))
@@ -186,7 +189,7 @@ def load_broker(broker: Broker, dumped: Mapping[str, Any], resources: ResourceFo
     for name, resource, retention, log, _, exists, *ingested in dumped["topics"]:
         # missing in dumps from before there were marks
         topic = Topic(name, read["topics"](resource), retention, ingested=dict(*ingested))
-        topic.log.extend(Publication(*each) for each in log)
+        topic.log.extend(Publication(*row) for row in log)
         topics.append(topic)
         if exists:
             broker.topics[name] = topic
@@ -197,7 +200,7 @@ def load_broker(broker: Broker, dumped: Mapping[str, Any], resources: ResourceFo
     for topic, (_, _, _, _, attached, *_) in zip(topics, dumped["topics"], strict=True):
         topic.subscriptions = {name: broker.subscriptions[name] for name in attached}
     for name, resource, index, unacked, after, expires in dumped["snapshots"]:
-        kept = [Publication(*each) for each in unacked]
+        kept = [Publication(*row) for row in unacked]
         snapshot = Snapshot(name, topics[index], kept, after, expires, read["snapshots"](resource))
         broker.snapshots[name] = snapshot.topic.snapshots[name] = snapshot
     broker._next_message = dumped["next_message"]
@@ -215,7 +218,7 @@ def dump_schemas(schemas: Schemas) -> list[Any]:
 
 def dump_schema(schema: Schema) -> tuple[Any, ...]:
     """Return a schema with its revisions, and the numbers of all revisions that it has ever had."""
-    revisions = [(each[:3], each.definition.type, each.definition.text) for each in schema.revisions]
+    revisions = [(revision[:3], revision.definition.type, revision.definition.text) for revision in schema.revisions]
     return schema.name, revisions, dict(schema.numbers)
 
 
@@ -231,5 +234,5 @@ def load_schemas(schemas: Schemas, dumped: Iterable[Any]) -> None:
 
 def load_policies(policies: Policies, dumped: Mapping[str, Any]) -> None:
     """Fill empty policies."""
-    policies.by_name.update({name: Policy(*each) for name, each in dumped["by_name"].items()})
+    policies.by_name.update({name: Policy(*policy) for name, policy in dumped["by_name"].items()})
     policies.changes = dumped["changes"]

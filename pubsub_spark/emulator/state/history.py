@@ -33,11 +33,11 @@ _LARGEST_BYTES = 16_384
 
 
 class Step(NamedTuple):
-    """One step of a message's life: `what` at a time, and `who` received it (a consumer, or a dead-letter topic)."""
+    """One step of a message's life: `event` at a time. The receiver is a consumer or a dead-letter topic."""
 
     at: float  # seconds since the epoch
-    what: str
-    who: str = ""
+    event: str
+    receiver: str = ""
 
 
 class Entry(NamedTuple):
@@ -48,8 +48,8 @@ class Entry(NamedTuple):
     """
 
     at: float
-    what: str
-    who: str
+    event: str
+    receiver: str
     numbers: Sequence[int]
     messages: Sequence[tuple[int, int, float]] = ()
 
@@ -93,8 +93,8 @@ class _Latest:
 
     def messages(self) -> list[Message]:
         """Return the messages, newest first."""
-        found = [message for publication in self._publications for message in publication.messages()]
-        return found[: -_LATEST - 1 : -1]
+        messages = [message for publication in self._publications for message in publication.messages()]
+        return messages[: -_LATEST - 1 : -1]
 
 
 class History:
@@ -152,15 +152,15 @@ class History:
 
 def lives(entries: Sequence[Entry], published: Mapping[int, float]) -> dict[int, list[Step]]:
     """Return the steps of each message by its number. `published` has the messages' publish times."""
-    found = {number: [Step(at, "published")] for number, at in published.items()}
+    steps_by_number = {number: [Step(at, "published")] for number, at in published.items()}
     for number, at, step in _steps(entries):
         if number is None:
-            for each, steps in found.items():
-                if published[each] <= at:
+            for message_number, steps in steps_by_number.items():
+                if published[message_number] <= at:
                     steps.append(step)
-        elif number in found:
-            found[number].append(step)
-    return found
+        elif number in steps_by_number:
+            steps_by_number[number].append(step)
+    return steps_by_number
 
 
 def done(entries: Sequence[Entry], most: int) -> dict[int, float]:
@@ -171,10 +171,10 @@ def done(entries: Sequence[Entry], most: int) -> dict[int, float]:
         if number is None:
             finished.clear()
             continue
-        if step.what == "delivered":
+        if step.event == "delivered":
             known[number] = published
         finished.pop(number, None)
-        if step.what in ("acked", "dead-lettered") and number in known:
+        if step.event in ("acked", "dead-lettered") and number in known:
             finished[number] = known[number]
     return dict(list(finished.items())[: -most - 1 : -1])
 
@@ -182,15 +182,15 @@ def done(entries: Sequence[Entry], most: int) -> dict[int, float]:
 def _steps(entries: Sequence[Entry]) -> Iterator[tuple[int | None, float, Step]]:
     """Yield each step of each message: its number, its publish time, the step. A seek has None and its own time."""
     leased: dict[int, tuple[int, float]] = {}
-    for time, what, who, numbers, messages in entries:
-        step = Step(time, what, who)
-        if what == "delivered":
-            found = [(number, at) for first, count, at in messages for number in range(first, first + count)]
-            leased.update(zip(numbers, found, strict=True))
-            yield from ((number, at, step) for number, at in found)
-        elif what == "dead-lettered":
+    for time, event, receiver, numbers, messages in entries:
+        step = Step(time, event, receiver)
+        if event == "delivered":
+            delivered = [(number, at) for first, count, at in messages for number in range(first, first + count)]
+            leased.update(zip(numbers, delivered, strict=True))
+            yield from ((number, at, step) for number, at in delivered)
+        elif event == "dead-lettered":
             yield from ((number, 0.0, step) for number in numbers)
-        elif what == "seek":
+        elif event == "seek":
             leased.clear()
             yield None, step.at, step
         else:

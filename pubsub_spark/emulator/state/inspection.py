@@ -20,8 +20,8 @@ from pubsub_spark.emulator.state.ordering import KeyQueue, QueueState
 from pubsub_spark.emulator.state.subscription import Subscription
 
 
-class Place(Enum):
-    """The place of a message."""
+class DeliveryState(Enum):
+    """The delivery state of a message."""
 
     LEASED = "leased"
     RETURNED = "returned"  # its lease has ended, and it will be redelivered
@@ -33,11 +33,11 @@ class Place(Enum):
     FRESH = "fresh"  # never delivered
 
 
-_KEY_PLACES = {
-    QueueState.READY: Place.KEY_READY,
-    QueueState.EMPTY: Place.KEY_READY,
-    QueueState.BUSY: Place.KEY_BUSY,
-    QueueState.BACKING_OFF: Place.KEY_BACKING_OFF,
+_KEY_STATES = {
+    QueueState.READY: DeliveryState.KEY_READY,
+    QueueState.EMPTY: DeliveryState.KEY_READY,
+    QueueState.BUSY: DeliveryState.KEY_BUSY,
+    QueueState.BACKING_OFF: DeliveryState.KEY_BACKING_OFF,
 }
 
 
@@ -45,7 +45,7 @@ class MessageState(NamedTuple):
     """One message and its delivery state."""
 
     message: Message
-    place: Place
+    state: DeliveryState
     deliveries: int = 0
     failures: int = 0  # nacks and passed deadlines
     until: float | None = None  # end of its lease or its backoff
@@ -59,7 +59,7 @@ class _Window:
     def __init__(self, start: int, most: int) -> None:
         self.start = start
         self.left = most
-        self.found: list[MessageState] = []
+        self.messages: list[MessageState] = []
 
     def passes_over(self, size: int) -> bool:
         """Return whether the next `size` entries are all before the window."""
@@ -71,9 +71,9 @@ class _Window:
     def add(self, entries: Iterable[MessageState]) -> None:
         """Take those of the next entries that are in the window."""
         passed = 0
-        for each in entries:
+        for entry in entries:
             if passed >= self.start:
-                self.found.append(each)
+                self.messages.append(entry)
                 self.left -= 1
                 if not self.left:
                     break
@@ -92,7 +92,7 @@ def messages(subscription: Subscription, start: int, most: int) -> list[MessageS
     window = _Window(start, most)
     for batch in subscription._leases._batches.values():
         if not window.left:
-            return window.found
+            return window.messages
         if not (batch.is_whole and window.passes_over(batch.left)):
             window.add(_leased(batch))
     for more in (_returned(subscription), _delayed(subscription), _keyed(subscription)):
@@ -103,8 +103,8 @@ def messages(subscription: Subscription, start: int, most: int) -> list[MessageS
             break
         if not window.passes_over(len(publication)):
             stop = window.start + window.left
-            window.add(MessageState(each, Place.FRESH) for each in islice(publication.messages(), stop))
-    return window.found
+            window.add(MessageState(message, DeliveryState.FRESH) for message in islice(publication.messages(), stop))
+    return window.messages
 
 
 def _leased(batch: LeaseBatch) -> Iterator[MessageState]:
@@ -115,22 +115,22 @@ def _leased(batch: LeaseBatch) -> Iterator[MessageState]:
         if isinstance(entry, Delivery):
             if entry.deadline != NEVER:  # otherwise it was not sent, and is among the returned
                 counts = entry.deliveries, entry.failures, entry.deadline
-                yield MessageState(entry.message, Place.LEASED, *counts, number, entry.holder)
+                yield MessageState(entry.message, DeliveryState.LEASED, *counts, number, entry.holder)
         else:
             [message] = next(publications_of(batch.origins, (entry,), index)).messages()
-            yield MessageState(message, Place.LEASED, 1, 0, batch.deadline, number, batch.holder)
+            yield MessageState(message, DeliveryState.LEASED, 1, 0, batch.deadline, number, batch.holder)
 
 
 def _returned(subscription: Subscription) -> Iterator[MessageState]:
     expired_until = subscription._unacked.expired_until
     for delivery in subscription._redelivery.ready:
         if not delivery.acked and delivery.message.published > expired_until:
-            yield MessageState(delivery.message, Place.RETURNED, delivery.deliveries, delivery.failures)
+            yield MessageState(delivery.message, DeliveryState.RETURNED, delivery.deliveries, delivery.failures)
 
 
 def _delayed(subscription: Subscription) -> Iterator[MessageState]:
     for opens, delivery in subscription._redelivery.backing_off():
-        yield MessageState(delivery.message, Place.BACKING_OFF, delivery.deliveries, delivery.failures, opens)
+        yield MessageState(delivery.message, DeliveryState.BACKING_OFF, delivery.deliveries, delivery.failures, opens)
 
 
 def _keyed(subscription: Subscription) -> Iterator[MessageState]:
@@ -143,9 +143,9 @@ def _keyed(subscription: Subscription) -> Iterator[MessageState]:
 def _queued(queue: KeyQueue, opens: float | None) -> Iterator[MessageState]:
     for delivery in queue.outstanding:
         if delivery.acked:
-            yield MessageState(delivery.message, Place.ACKED_BEHIND_GAP, delivery.deliveries, delivery.failures)
-    place = _KEY_PLACES[queue.state]
-    until = opens if place is Place.KEY_BACKING_OFF else None
+            yield MessageState(delivery.message, DeliveryState.ACKED_BEHIND_GAP, delivery.deliveries, delivery.failures)
+    state = _KEY_STATES[queue.state]
+    until = opens if state is DeliveryState.KEY_BACKING_OFF else None
     for entry in queue.waiting:
         counts = (entry.deliveries, entry.failures) if isinstance(entry, Delivery) else (0, 0)
-        yield MessageState(message_of(entry), place, *counts, until)
+        yield MessageState(message_of(entry), state, *counts, until)

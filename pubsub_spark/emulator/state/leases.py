@@ -245,12 +245,12 @@ class Leases:
 
 def publications_of(origins: list[Origin], frames: Sequence[bytes], start: int = 0) -> Iterator[Publication]:
     """Yield the frames of a batch from `start` on, as their original publications."""
-    place = bisect_right(origins, (start, NEVER)) - 1
+    index = bisect_right(origins, (start, NEVER)) - 1
     at = start
     while at < start + len(frames):
-        origin = origins[place]
-        place += 1
-        end = origins[place].at if place < len(origins) else start + len(frames)
+        origin = origins[index]
+        index += 1
+        end = origins[index].at if index < len(origins) else start + len(frames)
         yield Publication(origin.first + at - origin.at, origin.published, origin.key, frames[at - start : end - start])
         at = end
 

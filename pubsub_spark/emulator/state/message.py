@@ -73,8 +73,8 @@ class PackedFrames(Sequence[bytes]):
     def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
         if isinstance(index, slice):
             return list(self)[index]
-        place = range(len(self))[index]
-        [frame] = self._frames(place, place + 1)
+        position = range(len(self))[index]
+        [frame] = self._frames(position, position + 1)
         return frame
 
     def __iter__(self) -> Iterator[bytes]:
@@ -127,7 +127,7 @@ class Publication:
 def publications(messages: Iterable[Message]) -> Iterator[Publication]:
     """Yield the messages, in the order of their numbers, as publications of one time and key each."""
     for _, group in groupby(
-        enumerate(messages), lambda each: (each[1].number - each[0], each[1].published, each[1].key)
+        enumerate(messages), lambda pair: (pair[1].number - pair[0], pair[1].published, pair[1].key)
     ):
         alike = [message for _, message in group]
         yield Publication(alike[0].number, alike[0].published, alike[0].key, [message.frame for message in alike])
@@ -154,11 +154,11 @@ def published_since(time: float) -> Split:
 
 def ranges(sorted_publications: Iterable[Publication]) -> list[range]:
     """Return the numbers of the messages."""
-    found: list[range] = []
+    numbers: list[range] = []
     for publication in sorted_publications:
-        first = found.pop().start if found and found[-1].stop == publication.first else publication.first
-        found.append(range(first, publication.first + len(publication.frames)))
-    return found
+        first = numbers.pop().start if numbers and numbers[-1].stop == publication.first else publication.first
+        numbers.append(range(first, publication.first + len(publication.frames)))
+    return numbers
 
 
 def among(publication: Publication, numbers: Sequence[range]) -> Iterator[tuple[Publication, bool]]:

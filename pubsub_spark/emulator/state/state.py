@@ -45,7 +45,7 @@ class State:
         return {
             "broker": dump.dump_broker(self.broker, resources),
             "schemas": dump.dump_schemas(self.schemas),
-            "policies": {"by_name": {name: tuple(each) for name, each in self.policies.by_name.items()}}
+            "policies": {"by_name": {name: tuple(policy) for name, policy in self.policies.by_name.items()}}
             | {"changes": self.policies.changes},
         }
 

@@ -84,8 +84,8 @@ class Subscription:
 
     def publish(self, publication: Publication) -> None:
         """Add newly published messages to the backlog if they pass the filter."""
-        for each in self._passed(publication):
-            self._add(each)
+        for part in self._passed(publication):
+            self._add(part)
         self._notify_one()
 
     def _passed(self, publication: Publication) -> Iterable[Publication]:
@@ -188,8 +188,8 @@ class Subscription:
         self.tick(now)
         if seconds > 0:
             numbers = self._leases.extend_batches(numbers, now + seconds)
-        found = {number: self._leases.get(number) for number in numbers}
-        leased = [delivery for delivery in found.values() if delivery is not None]
+        deliveries = {number: self._leases.get(number) for number in numbers}
+        leased = [delivery for delivery in deliveries.values() if delivery is not None]
         for delivery in leased:
             delivery.modacks += 1
         # An unsent message waits to be sent: there is nothing to extend or to return.
@@ -199,7 +199,7 @@ class Subscription:
         elif sent:
             self._leases.extend(sent, now + seconds)
         self._notify_one()
-        return [number for number, delivery in found.items() if delivery is None]
+        return [number for number, delivery in deliveries.items() if delivery is None]
 
     def _return(self, nacked: list[Delivery], now: float) -> None:
         """Return messages at once. Each counts as failed, even if an earlier message of its key takes it back."""
@@ -220,9 +220,9 @@ class Subscription:
                 continue
             self._release_quota(delivery)
             if self._is_ordered(delivery):
-                for each in self._rewind(delivery, opens=0):
-                    self._leases.end(each.number)
-                    self._release_quota(each)
+                for entry in self._rewind(delivery, opens=0):
+                    self._leases.end(entry.number)
+                    self._release_quota(entry)
             else:
                 delivery.deadline = NEVER
                 self._redelivery.add(delivery)
@@ -252,7 +252,7 @@ class Subscription:
             finished += self._key_queues.retire(delivery) if self._is_ordered(delivery) else [delivery]
         self._finished.add(finished)
         if self.settings.retain_acked:
-            self._retained.extend(publications(each.message for each in finished))
+            self._retained.extend(publications(delivery.message for delivery in finished))
 
     def _finish_run(self, run: ContiguousLeases) -> None:
         """Finish contiguous leases. None of their messages has a key, or it would have a Delivery."""
@@ -283,21 +283,21 @@ class Subscription:
     def _again(self, delivery: Delivery, now: float) -> None:
         opens = now + self.settings.backoff(delivery.failures)
         if self._is_ordered(delivery):
-            for each in self._rewind(delivery, opens if opens > now else 0):
-                if self._leases.end(each.number) is not None and each is not delivery and each.deadline <= now:
-                    each.failures += 1  # its own deadline has also passed
-                self._acked_numbers.pop(each.number, None)  # no longer acked behind the gap
-                self._release_quota(each)
+            for entry in self._rewind(delivery, opens if opens > now else 0):
+                if self._leases.end(entry.number) is not None and entry is not delivery and entry.deadline <= now:
+                    entry.failures += 1  # its own deadline has also passed
+                self._acked_numbers.pop(entry.number, None)  # no longer acked behind the gap
+                self._release_quota(entry)
         else:
             self._redelivery.add(delivery, opens if opens > now else 0)
 
     def _rewind(self, delivery: Delivery, opens: float) -> list[Delivery]:
         """Withdraw an ordered delivery and those behind it, including acked ones."""
         withdrawn = self._key_queues.rewind(delivery, opens)
-        for each in withdrawn:
-            if each.acked:
-                each.acked = False
-                self._unacked.add(each.message.published)
+        for entry in withdrawn:
+            if entry.acked:
+                entry.acked = False
+                self._unacked.add(entry.message.published)
         return withdrawn
 
     def _release_quota(self, delivery: Delivery) -> None:
@@ -410,7 +410,7 @@ class Subscription:
 
     def _kept(self, known: Iterable[Publication], now: float) -> list[Publication]:
         """Return the publications within their retention."""
-        return [each for each in known if each.published + self._retention > now]
+        return [publication for publication in known if publication.published + self._retention > now]
 
     def seek(self, log: Iterable[Publication], split: Split, now: float) -> None:
         """Make every message still known, here or in the topic's `log`, unacked or acked as `split` decides."""

@@ -125,7 +125,7 @@ def bodies_of_data_alone(raw: bytes) -> list[bytes] | None:
                 return None
             bodies.append(body)
             if len(bodies) == 1 and _is_repeated(raw, at, start + 2 + (body[1] >= 0x80), start + size):
-                return [raw[each : each + size] for each in range(start, end, start + size - at)]
+                return [raw[offset : offset + size] for offset in range(start, end, start + size - at)]
         elif tag != _TOPIC:
             return None
         at = start + size
@@ -164,12 +164,12 @@ def fields(body: bytes) -> Iterator[tuple[int, bytes]]:
 
 def attributes(body: bytes) -> dict[str, str]:
     """Return the attributes of a serialized PubsubMessage."""
-    found = {}
+    entries = {}
     for number, entry in fields(body):
         if number == 2:
             pair = dict(fields(entry))
-            found[pair.get(1, b"").decode()] = pair.get(2, b"").decode()
-    return found
+            entries[pair.get(1, b"").decode()] = pair.get(2, b"").decode()
+    return entries
 
 
 def data(body: bytes) -> bytes:
@@ -211,11 +211,11 @@ class AckIds:
     def numbers(self, ack_ids: Sequence[str]) -> tuple[int, ...]:
         """Return the numbers behind the texts. A ValueError carries the first text that is not one of ours."""
         head = self._head
-        digits = "".join([each[_HEAD_LENGTH:] for each in ack_ids if each.startswith(head)])
+        digits = "".join([ack_id[_HEAD_LENGTH:] for ack_id in ack_ids if ack_id.startswith(head)])
         if len(digits) == _DIGITS * len(ack_ids):
             with contextlib.suppress(ValueError, struct.error):
                 return _unpacked(digits)
-        raise ValueError(next((each for each in ack_ids if not self._is_ours(each)), ""))
+        raise ValueError(next((ack_id for ack_id in ack_ids if not self._is_ours(ack_id)), ""))
 
     def numbers_in(self, raw: bytes) -> Sequence[int] | None:
         """Return the numbers in serialized fields, or None unless these are only `ack_ids` of ours, at least one."""

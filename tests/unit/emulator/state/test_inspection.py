@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pubsub_spark.emulator.state.delivery import Consumer
-from pubsub_spark.emulator.state.inspection import Place, messages, total
+from pubsub_spark.emulator.state.inspection import DeliveryState, messages, total
 from pubsub_spark.emulator.state.message import Publication
 from pubsub_spark.emulator.state.settings import Settings
 from pubsub_spark.emulator.state.subscription import Subscription
@@ -27,11 +27,11 @@ class Sub(Subscription):
         self.publish(Publication(self.count + 1, NOW, key, made))
         self.count += len(data)
 
-    def seen(self, start: int = 0, most: int = 100) -> list[tuple[str, Place]]:
-        return [(each.message.data.decode(), each.place) for each in messages(self, start, most)]
+    def seen(self, start: int = 0, most: int = 100) -> list[tuple[str, DeliveryState]]:
+        return [(each.message.data.decode(), each.state) for each in messages(self, start, most)]
 
 
-def test_each_message_has_its_place():
+def test_each_message_has_its_delivery_state():
     """Leased, returned, backing off and fresh messages are distinguished, in the order of delivery."""
     sub = Sub(ack_deadline=10)
     sub.add("a", "b", "c", "d")
@@ -40,7 +40,12 @@ def test_each_message_has_its_place():
     sub.settings = Settings(min_backoff=5, max_backoff=50)
     sub.modify(first[1:2], 0, NOW)
 
-    assert [("c", Place.LEASED), ("a", Place.RETURNED), ("b", Place.BACKING_OFF), ("d", Place.FRESH)] == sub.seen()
+    assert [
+        ("c", DeliveryState.LEASED),
+        ("a", DeliveryState.RETURNED),
+        ("b", DeliveryState.BACKING_OFF),
+        ("d", DeliveryState.FRESH),
+    ] == sub.seen()
     [leased, _, delayed, fresh] = messages(sub, 0, 10)
     assert (first[2], NOW + 10, 1, 0) == (leased.lease, leased.until, leased.deliveries, leased.failures)
     assert (None, NOW + 5, 1, 1) == (delayed.lease, delayed.until, delayed.deliveries, delayed.failures)
@@ -56,16 +61,16 @@ def test_messages_of_a_key_wait_behind_it():
     sub.ack(held[1:], NOW)
 
     assert [
-        ("a", Place.LEASED),
-        ("b", Place.ACKED_BEHIND_GAP),
-        ("c", Place.KEY_BUSY),
-        ("x", Place.KEY_READY),
+        ("a", DeliveryState.LEASED),
+        ("b", DeliveryState.ACKED_BEHIND_GAP),
+        ("c", DeliveryState.KEY_BUSY),
+        ("x", DeliveryState.KEY_READY),
     ] == sub.seen()
     assert (4, 3) == (total(sub), sub.backlog)
     sub.settings = Settings(ordering=True, min_backoff=5, max_backoff=50)
     sub.modify(held[:1], 0, NOW)
-    assert {Place.KEY_BACKING_OFF} == {place for text, place in sub.seen() if text in "abc"}
-    assert NOW + 5 == next(each.until for each in messages(sub, 0, 10) if each.place is Place.KEY_BACKING_OFF)
+    assert {DeliveryState.KEY_BACKING_OFF} == {state for text, state in sub.seen() if text in "abc"}
+    assert NOW + 5 == next(each.until for each in messages(sub, 0, 10) if each.state is DeliveryState.KEY_BACKING_OFF)
 
 
 @pytest.mark.parametrize("size", [1, 3, 7])
@@ -103,4 +108,4 @@ def test_released_lease_is_returned():
     sub.add("a")
     sub.release(sub.take(Consumer(), NOW).numbers)
 
-    assert [("a", Place.RETURNED)] == sub.seen()
+    assert [("a", DeliveryState.RETURNED)] == sub.seen()
