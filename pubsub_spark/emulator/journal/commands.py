@@ -159,7 +159,7 @@ class Recorder:
                 bound = parameters.bind(*arguments, **options)
                 bound.apply_defaults()
                 arguments, options = bound.args, bound.kwargs
-            written = tuple([kind.write(resources, each) for kind, each in zip(kinds, arguments, strict=False)])
+            written = tuple([kind.write(resources, value) for kind, value in zip(kinds, arguments, strict=False)])
             return Command(name, written, options, _result(result))
 
         return command
@@ -199,13 +199,13 @@ class Recorder:
         return take
 
 
-def _result(given: Any) -> Any:
+def _result(result: Any) -> Any:
     """Return the result that a replay must repeat: the message ids of a publish, the leases and messages of a take."""
-    if isinstance(given, range):
-        return given.start
-    if isinstance(given, Batch):
-        firsts = [part.message.number if isinstance(part, Delivery) else part.first for part in given.parts]
-        return given.numbers.start, len(given), firsts
+    if isinstance(result, range):
+        return result.start
+    if isinstance(result, Batch):
+        firsts = [part.message.number if isinstance(part, Delivery) else part.first for part in result.parts]
+        return result.numbers.start, len(result), firsts
     return None
 
 
@@ -223,14 +223,14 @@ class Replay:
         name, arguments, options, result = command
         self.commands += 1
         try:
-            given = _CALLS[name](self, *arguments) if name in _CALLS else self._call(name, arguments, options)
+            outcome = _CALLS[name](self, *arguments) if name in _CALLS else self._call(name, arguments, options)
         except Exception as problem:  # from any code that reads a changed argument
             raise ReplayError(f"`{name}` cannot be carried out: {type(problem).__name__}: {problem}") from problem
         finally:
             self.state.events.clear()
             self.state.broker.ready_consumers.clear()
-        if _result(given) != result:
-            raise ReplayError(f"`{name}` returns {_result(given)} instead of {result}")
+        if _result(outcome) != result:
+            raise ReplayError(f"`{name}` returns {_result(outcome)} instead of {result}")
 
     def record(self, name: str) -> Topic | Subscription | Snapshot:
         """Return the topic, subscription or snapshot of that name."""
@@ -240,13 +240,16 @@ class Replay:
             "subscriptions": broker.subscriptions,
             "snapshots": broker.snapshots,
         }
-        found: Topic | Subscription | Snapshot = records[collection(name)][name]
-        return found
+        record: Topic | Subscription | Snapshot = records[collection(name)][name]
+        return record
 
     def connected(self) -> dict[str, int]:
         """Return the number of consumers connected to each subscription."""
-        subscriptions = self.state.broker.subscriptions.values()
-        return {each.name: len(each.consumers.connected) for each in subscriptions if each.consumers.connected}
+        return {
+            subscription.name: len(subscription.consumers.connected)
+            for subscription in self.state.broker.subscriptions.values()
+            if subscription.consumers.connected
+        }
 
     def connect(self, connected: Mapping[str, int]) -> None:
         """Connect consumers that do nothing, because a subscription with a consumer does not expire."""
@@ -256,7 +259,7 @@ class Replay:
 
     def _call(self, name: str, written: tuple[Any, ...], options: dict[str, Any]) -> Any:
         kinds = CHANGES[name]
-        arguments = [kind.read(self, each, written[0]) for kind, each in zip(kinds, written, strict=False)]
+        arguments = [kind.read(self, value, written[0]) for kind, value in zip(kinds, written, strict=False)]
         if _SETTINGS in kinds:
             arguments[kinds.index(_SETTINGS)] = self.resources.settings(arguments[kinds.index(_RESOURCE)])
         return getattr(self.state.broker, name)(*arguments, **options)

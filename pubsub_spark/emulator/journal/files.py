@@ -166,15 +166,15 @@ class LogFile:
                 ).fetchall()
             if not rows:
                 raise self._damaged(number + 1)
-            for found, written, content in rows:
+            for row_number, written, content in rows:
                 number += 1
-                if found != number or not isinstance(content, bytes):
+                if row_number != number or not isinstance(content, bytes):
                     raise self._damaged(number)
                 if checksum is not None and zlib.crc32(content, checksum) != written:
                     raise self._damaged(number)
                 checksum = written
                 try:
-                    commands = [Command(*each) for each in _PlainUnpickler(io.BytesIO(content)).load()]
+                    commands = [Command(*fields) for fields in _PlainUnpickler(io.BytesIO(content)).load()]
                 except Exception:
                     raise self._damaged(number) from None
                 yield number, commands
@@ -219,9 +219,9 @@ class LogFile:
             raise self._damaged(number, f" ({problem})") from None
 
     def _damaged(self, number: int, more: str = "") -> DataDirError:
-        place = f"row {number} of its table `log`" if number else "its head"
+        location = f"row {number} of its table `log`" if number else "its head"
         return DataDirError(
-            f"`{self.path}` is damaged at {place}{more}. Restore the directory from a copy, or choose an empty one."
+            f"`{self.path}` is damaged at {location}{more}. Restore the directory from a copy, or choose an empty one."
         )
 
 
@@ -255,20 +255,20 @@ class _WalFile:
             raise self._damaged(0)
         salts = _WAL_HEADER.unpack(self._header)[4:6]
         behind = [commit for commit, *own in self._frames[valid:] if tuple(own) == salts]
-        place = _WAL_HEADER.size + valid * (self._page + _FRAME_HEADER.size)
+        offset = _WAL_HEADER.size + valid * (self._page + _FRAME_HEADER.size)
         if sum(map(bool, behind)) > 1 or (any(behind) and not behind[-1]):
-            raise self._damaged(place)
+            raise self._damaged(offset)
         if behind or self._rest:
             _log.warning(
                 "`%s` ends in a change that was not written as a whole, at byte %s, and it is cut. No call that wrote "
                 "it was answered, unless the machine itself broke down.",
                 self._path,
-                place,
+                offset,
             )
 
-    def _damaged(self, place: int) -> DataDirError:
+    def _damaged(self, offset: int) -> DataDirError:
         return DataDirError(
-            f"`{self._path}` is damaged at byte {place}, and whole changes follow. Restore the directory from a copy, "
+            f"`{self._path}` is damaged at byte {offset}, and whole changes follow. Restore the directory from a copy, "
             "or choose an empty one."
         )
 

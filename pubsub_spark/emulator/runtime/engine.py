@@ -121,7 +121,7 @@ class Engine:
     def remove_listener(self, listener: Listener) -> None:
         """Pass `listener` no more events."""
         with self._lock:
-            self._listeners = [each for each in self._listeners if each != listener]
+            self._listeners = [other for other in self._listeners if other != listener]
 
     def barrier(self, subscription: Subscription) -> Barrier | None:
         """Return the barrier of the Publishes whose messages may be in a batch just taken. Called inside `open`."""

@@ -50,7 +50,7 @@ class Faults:
         if not self._faults:
             return None
         with self._lock:
-            fault = next((each for each in self._faults if each.rpc in (rpc, EVERY)), None)
+            fault = next((fault for fault in self._faults if fault.rpc in (rpc, EVERY)), None)
             if fault is not None:
                 fault.count -= 1
                 if fault.count <= 0:

@@ -72,11 +72,11 @@ class Function:
 
     def run(self, messages: Sequence[Transformable]) -> list[Outcome]:
         """Return the outcome of each message."""
-        texts: list[tuple[dict[str, Any], Mapping[str, str]] | None] = [_given(each) for each in messages]
-        made = iter(self._call([each for each in texts if each is not None]))
+        texts: list[tuple[dict[str, Any], Mapping[str, str]] | None] = [_given(message) for message in messages]
+        answers = iter(self._call([text for text in texts if text is not None]))
         unreadable = TransformError("the data of the message is not UTF-8, which JavaScript needs")
         return [
-            unreadable if text is None else _outcome(next(made), message)
+            unreadable if text is None else _outcome(next(answers), message)
             for message, text in zip(messages, texts, strict=True)
         ]
 
@@ -101,7 +101,7 @@ class Function:
         except Exception:  # of V8, or of the functions that write JSON, if the code has changed them
             why = "its result or exception has no JSON"
         if len(batch) > 1:
-            return [answer for each in batch for answer in self._call([each])]
+            return [answer for message in batch for answer in self._call([message])]
         return [{"error": why}]
 
     def _open(self) -> Any:
@@ -155,7 +155,7 @@ def _given(message: Transformable) -> tuple[dict[str, Any], Mapping[str, str]] |
 def _answers(text: str, count: int) -> list[Any]:
     """Return the answer to each message of a batch, as V8 wrote it."""
     answers: list[Any] = json.loads(text)
-    if len(answers) != count or not all(isinstance(each, dict) for each in answers):
+    if len(answers) != count or not all(isinstance(answer, dict) for answer in answers):
         raise ValueError("It is no list of an answer to each message.")
     return answers
 

@@ -38,10 +38,10 @@ class Runner:
         outcomes: list[Outcome] = list(messages)
         with self._lock:
             for function in self._functions:
-                left = [(index, each) for index, each in enumerate(outcomes) if isinstance(each, Transformable)]
-                for (index, _), made in zip(left, function.run([each for _, each in left]), strict=True):
-                    failed = isinstance(made, TransformError)
-                    outcomes[index] = TransformError(f"`{function.name}`: {made}") if failed else made
+                left = [(index, result) for index, result in enumerate(outcomes) if isinstance(result, Transformable)]
+                for (index, _), outcome in zip(left, function.run([message for _, message in left]), strict=True):
+                    failed = isinstance(outcome, TransformError)
+                    outcomes[index] = TransformError(f"`{function.name}`: {outcome}") if failed else outcome
         return outcomes
 
 
@@ -106,5 +106,9 @@ def transformable(message: Any) -> Transformable:
 
 
 def _enabled(transforms: Iterable[Any]) -> tuple[tuple[str, str], ...]:
-    udfs = (each.javascript_udf for each in transforms if not each.disabled and each.HasField("javascript_udf"))
+    udfs = (
+        transform.javascript_udf
+        for transform in transforms
+        if not transform.disabled and transform.HasField("javascript_udf")
+    )
     return tuple((udf.function_name, udf.code) for udf in udfs)
