@@ -33,7 +33,7 @@ class RestTable:
     """A table behind an endpoint such as `http://localhost:9050`."""
 
     def __init__(self, endpoint: str, table: str) -> None:
-        project, dataset, name = (quote(each, safe="") for each in parts(table))
+        project, dataset, name = (quote(part, safe="") for part in parts(table))
         base = endpoint.rstrip("/")
         self._url = f"{base}/bigquery/v2/projects/{project}/datasets/{dataset}/tables/{name}"
         self._table = table
@@ -48,7 +48,7 @@ class RestTable:
         """Insert the rows that fit. Return the indexes of the others."""
         body = {"skipInvalidRows": True, "rows": [{"json": _json(row)} for row in rows]}
         answer = self._ask("POST", f"{self._url}/insertAll", body)
-        return sorted({int(each["index"]) for each in answer.get("insertErrors", [])})
+        return sorted({int(error["index"]) for error in answer.get("insertErrors", [])})
 
     def _ask(self, method: str, url: str, body: Any = None) -> Any:
         """Return the answer to a request. Raise DestinationError or OSError if there is no valid answer."""
@@ -75,9 +75,9 @@ def _type(field: Mapping[str, str]) -> str:
 def _json(value: Any) -> Any:
     """Convert a value to the JSON of insertAll."""
     if isinstance(value, dict):
-        return {name: _json(each) for name, each in value.items()}
+        return {name: _json(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_json(each) for each in value]
+        return [_json(item) for item in value]
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, datetime | date | time):

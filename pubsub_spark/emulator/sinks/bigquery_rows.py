@@ -179,7 +179,7 @@ def _avro_kind(node: Any) -> str:
 
 def _not_null(node: Any) -> Any:
     """Return the branch of an optional field's union that is not null, or the type itself."""
-    branches = [each for each in node.branches if each.kind != "null"] if node.kind == "union" else [node]
+    branches = [branch for branch in node.branches if branch.kind != "null"] if node.kind == "union" else [node]
     return branches[0] if len(branches) == 1 else node
 
 
@@ -243,7 +243,7 @@ def _repeated(field: Any, values: Any) -> list[Any]:
     if field.message_type.GetOptions().map_entry:
         is_message = field.message_type.fields_by_name["value"].message_type is not None
         return [{"key": key, "value": _protobuf_value(values[key]) if is_message else values[key]} for key in values]
-    return [_protobuf_value(each) for each in values]
+    return [_protobuf_value(value) for value in values]
 
 
 def _is_repeated(field: Any) -> bool:

@@ -155,7 +155,7 @@ def _mapped(mapping: Any, message: Message, families: Collection[str]) -> Row:
         if name not in families or name == _DATA:
             cells.append(Cell(_DATA, name.encode(), _bytes(value)))
         elif isinstance(value, dict):
-            cells += [Cell(name, inner.encode(), _bytes(each)) for inner, each in value.items()]
+            cells += [Cell(name, inner.encode(), _bytes(content)) for inner, content in value.items()]
         else:
             cells.append(Cell(name, b"", _bytes(value)))
     return bytes(mapping.delimited_key.delimiter).join(_bytes(fields[name]) for name in names), cells

@@ -61,12 +61,12 @@ class ExportWorkers:
     def _release(self, name: str, resource: Any) -> None:
         """Release the messages that a killed emulator had leased to its worker. A new subscription has no leases."""
         subscription = self._engine.broker.subscriptions.get(name)
-        if subscription is not None and any(resource.HasField(each) for each in self._destinations):
+        if subscription is not None and any(resource.HasField(export) for export in self._destinations):
             broker = self._engine.broker
             broker.release(subscription, broker.leased_numbers(subscription), self._engine.clock.now())
 
     def _configure(self, name: str, resource: Any) -> None:
-        field = next((each for each in self._destinations if resource.HasField(each)), None)
+        field = next((export for export in self._destinations if resource.HasField(export)), None)
         subscription = self._engine.broker.subscriptions.get(name)
         if field is None or resource.detached or subscription is None:
             self._end(name)
@@ -81,7 +81,7 @@ class ExportWorkers:
     def _end(self, name: str) -> None:
         if (worker := self._workers.pop(name, None)) is not None:
             worker.stop()
-            self._ended = [each for each in (*self._ended, worker) if each.is_alive]
+            self._ended = [ended for ended in (*self._ended, worker) if ended.is_alive]
 
     def close(self) -> None:
         """Stop all, and wait a bounded time until their leased messages are written."""
@@ -210,7 +210,7 @@ class ExportWorker:
         if schema is None or settings is None:
             return None
         allowed = [*schema.allowed(settings.first_revision_id, settings.last_revision_id)] or [schema.latest]
-        revisions = {each.id: each.definition for each in schema.revisions}
+        revisions = {revision.id: revision.definition for revision in schema.revisions}
         return TopicSchema(revisions, allowed[0].definition, ENCODINGS_BY_NUMBER[settings.encoding])
 
     def _show(self, broker: Broker, state: State) -> None:
@@ -228,6 +228,6 @@ class ExportWorker:
 
 def _stateless(config: Any) -> Any:
     """Return a configuration without the state that the worker sets."""
-    given = deepcopy(config)
-    given.ClearField("state")
-    return given
+    stateless = deepcopy(config)
+    stateless.ClearField("state")
+    return stateless

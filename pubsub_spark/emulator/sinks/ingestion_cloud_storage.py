@@ -42,13 +42,13 @@ class CloudStorageSource:
         """Yield the messages of each new object."""
         try:
             store = self._root.open(self._settings.bucket)
-            found = set(self._objects(store))
-            for path, version, size in sorted(found & self._candidates):
+            objects = set(self._objects(store))
+            for path, version, size in sorted(objects & self._candidates):
                 part, mark = f"{self._settings.bucket}/{path}", f"{version} {size}"
                 if self._marks.get(part) != mark:
                     content = bytes(obstore.get(store, path).bytes())
                     yield Portion(f"`{path}`", ingestion_format.messages(self._settings, content), part, mark)
-            self._candidates = found
+            self._candidates = objects
         except DestinationError as problem:
             raise SourceError(_STATES.get(problem.state, "ACTIVE"), str(problem)) from None
         except _DENIED as problem:
@@ -59,10 +59,10 @@ class CloudStorageSource:
             raise SourceError("ACTIVE", sentence) from None
 
     def _objects(self, store: Any) -> Iterator[_Seen]:
-        for each in self._listed(store):
-            changed = each["last_modified"].timestamp()
-            if changed >= self._since and self._glob.matches(each["path"]):
-                yield each["path"], str(each["e_tag"] or changed), each["size"]
+        for entry in self._listed(store):
+            changed = entry["last_modified"].timestamp()
+            if changed >= self._since and self._glob.matches(entry["path"]):
+                yield entry["path"], str(entry["e_tag"] or changed), entry["size"]
 
     def _listed(self, store: Any) -> Iterator[Any]:
         chunks = iter(obstore.list(store, chunk_size=1))  # in a larger chunk, a bad name would lose the others

@@ -24,7 +24,7 @@ def messages(settings: Any, content: bytes) -> Iterator[IngestedMessage]:
     if kind == "pubsub_avro_format":
         return _pubsub_avro(content)
     delimiter = settings.text_format.delimiter or "\n"
-    return (IngestedMessage(each, {}) for each in content.split(delimiter.encode()) if each)
+    return (IngestedMessage(text, {}) for text in content.split(delimiter.encode()) if text)
 
 
 def _avro(content: bytes) -> Iterator[IngestedMessage]:
@@ -44,7 +44,7 @@ def _pubsub_avro(content: bytes) -> Iterator[IngestedMessage]:
             if not isinstance(record, dict) or not isinstance(record.get("data"), bytes):
                 raise ValueError("its records have no `data`, as those of a Cloud Storage subscription have")
             attributes = record.get("attributes") or {}
-            if not isinstance(attributes, dict) or not all(isinstance(each, str) for each in attributes.values()):
+            if not isinstance(attributes, dict) or not all(isinstance(value, str) for value in attributes.values()):
                 raise ValueError("the `attributes` of its records are no map of texts")
             yield IngestedMessage(record["data"], attributes)
     except Exception as problem:

@@ -84,12 +84,12 @@ class KafkaSource:
         except kafka.KafkaException as problem:
             raise self._failed(problem.args[0], kafka.KafkaError) from None
         partitions = defaultdict(list)
-        errors = [each.error() for each in records if each.error() is not None]
-        for each in records:
-            if each.error() is None:
-                partitions[each.partition()].append(each)
+        errors = [record.error() for record in records if record.error() is not None]
+        for record in records:
+            if record.error() is None:
+                partitions[record.partition()].append(record)
         for partition, some in partitions.items():
-            messages = (_message(each, kafka.TIMESTAMP_NOT_AVAILABLE) for each in some)
+            messages = (_message(record, kafka.TIMESTAMP_NOT_AVAILABLE) for record in some)
             where = f"partition {partition} of `{self._topic}`"
             yield Portion(where, messages, self._part(partition), str(some[-1].offset() + 1))
         if errors:
@@ -113,15 +113,15 @@ class KafkaSource:
         if not self._topic:
             sentence = f"The settings name no topic of Kafka. Set `{self._service.topic}`."
             raise SourceError(self._service.missing, sentence)
-        found = consumer.list_topics(self._topic, timeout=_ANSWER_SECONDS).topics[self._topic]
-        if found.error is not None:
-            raise self._failed(found.error, type(found.error))
-        return set(found.partitions)
+        topic = consumer.list_topics(self._topic, timeout=_ANSWER_SECONDS).topics[self._topic]
+        if topic.error is not None:
+            raise self._failed(topic.error, type(topic.error))
+        return set(topic.partitions)
 
     def _assign(self, consumer: Any, partitions: set[int], kafka: Any) -> None:
         if new := partitions - self._assigned:
-            begin = {each: int(self._marks.get(self._part(each), kafka.OFFSET_BEGINNING)) for each in new}
-            consumer.incremental_assign([kafka.TopicPartition(self._topic, *each) for each in begin.items()])
+            begin = {number: int(self._marks.get(self._part(number), kafka.OFFSET_BEGINNING)) for number in new}
+            consumer.incremental_assign([kafka.TopicPartition(self._topic, *start) for start in begin.items()])
             self._assigned |= new
 
     def _part(self, partition: int) -> str:
@@ -154,9 +154,9 @@ def _message(record: Any, no_timestamp: int) -> IngestedMessage:
     if record.key() is not None:
         metadata["key"] = _text(record.key())
     headers = {name: _text(value or b"") for name, value in record.headers() or ()}  # the last of each name
-    given = {**metadata, **headers, **metadata}  # metadata first, and instead of headers of the same names
-    fit = within_limits(given)
-    if left_out := given.keys() - fit.keys():
+    attributes = {**metadata, **headers, **metadata}  # metadata first, and instead of headers of the same names
+    fit = within_limits(attributes)
+    if left_out := attributes.keys() - fit.keys():
         where = (record.offset(), record.partition(), record.topic())
         _log.warning("Attributes of offset %d of partition %d of `%s` are left out: %s", *where, sorted(left_out))
     return IngestedMessage(record.value() or b"", fit)
@@ -171,7 +171,7 @@ def within_limits(attributes: Mapping[str, str]) -> dict[str, str]:
 
     The service documents that they are left out (`IngestionFailureEvent.ApiViolationReason`).
     """
-    return dict(islice((each for each in attributes.items() if _fits(*each)), _ATTRIBUTES))
+    return dict(islice((attribute for attribute in attributes.items() if _fits(*attribute)), _ATTRIBUTES))
 
 
 def _fits(name: str, value: str) -> bool:

@@ -71,10 +71,10 @@ class KinesisSource:
 
     def _shards(self, client: Any) -> Iterator[str]:
         answer = client.list_shards(StreamARN=self._stream)
-        yield from (each["ShardId"] for each in answer["Shards"])
+        yield from (shard["ShardId"] for shard in answer["Shards"])
         while token := answer.get("NextToken"):
             answer = client.list_shards(NextToken=token)
-            yield from (each["ShardId"] for each in answer["Shards"])
+            yield from (shard["ShardId"] for shard in answer["Shards"])
 
     def _records(self, client: Any, shard: str) -> Iterator[Portion]:
         part = f"{self._stream}/{shard}"
@@ -91,5 +91,5 @@ class KinesisSource:
         answer = client.get_records(StreamARN=self._stream, ShardIterator=iterator, Limit=_RECORDS)
         if records := answer["Records"]:
             mark = records[-1]["SequenceNumber"]
-            yield Portion(f"`{shard}`", [IngestedMessage(each["Data"], {}) for each in records], part, mark)
+            yield Portion(f"`{shard}`", [IngestedMessage(record["Data"], {}) for record in records], part, mark)
         self._iterators[shard] = answer.get("NextShardIterator")

@@ -138,14 +138,14 @@ class IngestionWorker:
     def _send(self, where: str, batch: list[IngestedMessage]) -> None:
         """Publish a batch. If it is refused, publish each message alone."""
         request = protos.PublishRequest(topic=self._topic.name)
-        for each in batch:
-            request.messages.add(data=each.data, attributes=each.attributes)
+        for message in batch:
+            request.messages.add(data=message.data, attributes=message.attributes)
         try:
             self._publish(request.SerializeToString())
         except RpcError as error:
             if len(batch) > 1:
-                for each in batch:
-                    self._send(where, [each])
+                for message in batch:
+                    self._send(where, [message])
             else:
                 _log.warning("A message of %s is not published to %s: %s", where, self._topic.name, error.message)
 
@@ -181,9 +181,9 @@ def _batches(messages: Iterable[IngestedMessage]) -> Iterator[list[IngestedMessa
     """Yield the messages in batches that fit in one Publish."""
     batch: list[IngestedMessage] = []
     size = 0
-    for each in messages:
-        batch.append(each)
-        size += len(each.data)
+    for message in messages:
+        batch.append(message)
+        size += len(message.data)
         if len(batch) == _BATCH_MESSAGES or size >= _BATCH_BYTES:
             yield batch
             batch, size = [], 0

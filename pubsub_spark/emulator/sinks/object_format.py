@@ -55,7 +55,7 @@ def object_name(config: Any, opened: float, unique: str) -> str:
     """Return the name of an object that was opened at a time."""
     moment = datetime.fromtimestamp(opened, UTC)
     form = config.filename_datetime_format or DEFAULT_DATETIME
-    shown = _ELEMENT.sub(lambda found: moment.strftime(_ELEMENTS[found[0]]), form)
+    shown = _ELEMENT.sub(lambda match: moment.strftime(_ELEMENTS[match[0]]), form)
     delimiter = "" if form.endswith(_DELIMITERS) else "_"
     return f"{config.filename_prefix}{shown}{delimiter}{unique}{config.filename_suffix}"
 
@@ -70,11 +70,11 @@ def encoder(config: Any) -> Encode:
     def encode(messages: Sequence[Message], subscription: str, schema: TopicSchema | None) -> Encoded:
         if uses_topic_schema and schema is not None:
             return _records(messages, subscription, schema, avro.write_metadata)
-        rows = [{"data": each.data} for each in messages]
+        rows = [{"data": message.data} for message in messages]
         name = "PubsubMessageWithMetadata" if avro.write_metadata else "PubsubMessage"
         fields = [*_METADATA_FIELDS, _DATA_FIELD] if avro.write_metadata else [_DATA_FIELD]
         if avro.write_metadata:
-            rows = [_metadata(each, subscription) | row for each, row in zip(messages, rows, strict=True)]
+            rows = [_metadata(message, subscription) | row for message, row in zip(messages, rows, strict=True)]
         return Encoded(
             _file({"type": "record", "namespace": "com.google.pubsub", "name": name, "fields": fields}, rows), ()
         )
@@ -83,7 +83,7 @@ def encoder(config: Any) -> Encode:
 
 
 def _text(messages: Sequence[Message], _: str, __: TopicSchema | None) -> Encoded:
-    return Encoded(b"".join(part for each in messages for part in (each.data, b"\n")), ())
+    return Encoded(b"".join(part for message in messages for part in (message.data, b"\n")), ())
 
 
 def _records(messages: Sequence[Message], subscription: str, schema: TopicSchema, with_metadata: bool) -> Encoded:

@@ -42,8 +42,8 @@ def _compile(piece: re.Match[str]) -> _Match:
     if segment:
         return _within_segment
     if choices is not None:
-        alternatives = [_compiled(each) for each in choices.split(",")]
-        return lambda name, at: set().union(*(_ends(each, name, at) for each in alternatives))
+        alternatives = [_compiled(choice) for choice in choices.split(",")]
+        return lambda name, at: set().union(*(_ends(alternative, name, at) for alternative in alternatives))
     pattern = _characters(group) if group else None
     if character or pattern:
         accepts = (pattern or _NO_SLASH).fullmatch

@@ -12,22 +12,22 @@ _DETAILS = re.compile(r": | \(")
 
 
 class ProblemLog:
-    """The present problem of one resource, if any. `what` names the work that it prevents."""
+    """The present problem of one resource, if any, and the `work` that it prevents."""
 
-    def __init__(self, resource: str, what: str) -> None:
+    def __init__(self, resource: str, work: str) -> None:
         self._resource = resource
-        self._what = what
+        self._work = work
         self._present = ""
 
     def occurred(self, sentence: str, error: Exception | None = None) -> None:
         """Log the problem unless it is already logged. An unexpected `error` is logged with its traceback."""
         problem = _DETAILS.split(sentence, 1)[0]
         if problem != self._present:
-            _log.warning("%s is not %s now: %s", self._resource, self._what, sentence, exc_info=error)
+            _log.warning("%s is not %s now: %s", self._resource, self._work, sentence, exc_info=error)
         self._present = problem
 
     def ended(self) -> None:
         """Log the end of the problem, if there was one."""
         if self._present:
-            _log.warning("%s is %s again.", self._resource, self._what)
+            _log.warning("%s is %s again.", self._resource, self._work)
         self._present = ""

@@ -139,8 +139,8 @@ class Pusher:
         while (batch := self._next()) is not None:
             if self._barrier is not None:
                 self._barrier.wait()
-            for each in batch:
-                self._start(self._deliver, *each)
+            for lease, seconds in batch:
+                self._start(self._deliver, lease, seconds)
         self._poster.close()
 
     def _next(self) -> Sequence[tuple[Lease, float]] | None:
@@ -155,7 +155,7 @@ class Pusher:
                     for _ in taken:
                         self._window.started()
                     seconds = self.subscription.settings.ack_deadline
-                    return [(each, seconds) for each in taken]
+                    return [(lease, seconds) for lease in taken]
                 if room > 0:
                     broker.wait(self.subscription, self._consumer)
                 pause = self._window.resumes_at - now
