@@ -20,9 +20,9 @@ _UPPER = re.compile(r"[A-Z]")
 _DURATIONS = frozenset({"message_retention_duration", "minimum_backoff", "maximum_backoff", "ttl", "max_duration"})
 
 
-def message(given: Publishable) -> Any:
+def message(value: Publishable) -> Any:
     """Return the PubsubMessage of bytes, a text, or a mapping of its fields, or raise TypeError or ValueError."""
-    fields: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"data": given}
+    fields: dict[str, Any] = dict(value) if isinstance(value, Mapping) else {"data": value}
     data = fields.get("data")
     if isinstance(data, str):
         fields["data"] = data.encode()
@@ -31,7 +31,7 @@ def message(given: Publishable) -> Any:
     except (TypeError, ValueError) as error:
         raise type(error)(
             "A message is bytes, a text, or a mapping of `data` (bytes or a text), `attributes` (texts) and "
-            f"`ordering_key` (a text), not `{given!r:.100}`."
+            f"`ordering_key` (a text), not `{value!r:.100}`."
         ) from error
 
 

@@ -125,7 +125,7 @@ class Emulator(EmulatorOptions):
             optional = (tracing.interceptor(), recorder if self.record else None)
             recent_calls = RecentCalls(engine.now)
             around = (metrics, recent_calls, *optional, log, InjectFaults(faults, engine))
-            interceptors: list[Interceptor] = [each for each in around if each is not None]
+            interceptors: list[Interceptor] = [layer for layer in around if layer is not None]
             dispatcher = Dispatcher(engine, services, interceptors)
             loop = event_loop.shared()
             text = partial(metrics.text, dispatcher.streams_by_subscription)
@@ -165,7 +165,7 @@ class Emulator(EmulatorOptions):
             "/oauth2/v1/certs": signer.certificates,
             "/oauth2/v3/certs": signer.jwks,
         }
-        origins = [origin.site(each) for each in self.allow_origins]
+        origins = [origin.site(address) for address in self.allow_origins]
         return HttpContent(documents, self._verbs(), metrics, self._page, (self.host, *self.allow_hosts), origins)
 
     def _page(self) -> Page:
@@ -276,8 +276,8 @@ class Emulator(EmulatorOptions):
         """Publish bytes, texts, or mappings of PubsubMessage's fields. Return the message ids."""
         ids: list[str] = []
         with self._changing() as services:
-            for each in messages:
-                request = protos.PublishRequest(topic=topic, messages=[arguments.message(each)])
+            for message in messages:
+                request = protos.PublishRequest(topic=topic, messages=[arguments.message(message)])
                 response = services.publisher.publish(request.SerializeToString())
                 ids += protos.PublishResponse.FromString(response).message_ids
         return ids
@@ -287,7 +287,7 @@ class Emulator(EmulatorOptions):
     def messages(self, subscription: str) -> list[Record]:
         """Return the history of every message of a subscription, in the order of publishing."""
         with self._running.engine.open() as (broker, now):
-            known = {message_of(each).number: each for each in find(broker, subscription).deliveries()}
+            known = {message_of(delivery).number: delivery for delivery in find(broker, subscription).deliveries()}
             return [record_of(known[number], now) for number in sorted(known)]
 
     def backlog(self, subscription: str) -> int:

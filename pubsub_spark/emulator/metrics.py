@@ -242,8 +242,8 @@ class Metrics:
             }
             names = {"topic": [*broker.topics], "subscription": [*gauges]}
             counts = {name: self._of(name) for name in (*names["topic"], *names["subscription"])}
-            messages = {name: dict(each.messages) for name, each in counts.items()}
-            requests = {name: dict(each.requests) for name, each in counts.items()}
+            messages = {name: dict(count.messages) for name, count in counts.items()}
+            requests = {name: dict(count.requests) for name, count in counts.items()}
             latencies = {
                 name: (counts[name].latencies.buckets(), counts[name].latencies.sum) for name in names["subscription"]
             }
@@ -274,8 +274,8 @@ class Metrics:
             counter.add_metric(rpc_and_code, value)
         yield counter
         histogram = HistogramMetricFamily(*_RPC_SECONDS, labels=("rpc",))
-        for rpc, each in dict(self._rpc_seconds).items():
-            histogram.add_metric((rpc,), each.buckets(), each.sum)
+        for rpc, durations in dict(self._rpc_seconds).items():
+            histogram.add_metric((rpc,), durations.buckets(), durations.sum)
         yield histogram
 
 

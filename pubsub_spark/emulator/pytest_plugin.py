@@ -51,9 +51,9 @@ def pubsub_local_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     on_threads: list[str] = []  # a failure on another thread would only end that thread
 
-    def refuse(what: str) -> None:
+    def refuse(attempt: str) -> None:
         sentence = (
-            f"A client would leave this machine: {what}. Use the fixture `pubsub_emulator_host`, or set "
+            f"A client would leave this machine: {attempt}. Use the fixture `pubsub_emulator_host`, or set "
             "PUBSUB_EMULATOR_HOST."
         )
         if threading.current_thread() is not threading.main_thread():

@@ -90,8 +90,8 @@ class _SeedFile:
         self._document = document
         if not isinstance(document, dict) or not set(document) <= set(_SECTIONS):
             unknown = sorted(map(str, set(document) - set(_SECTIONS))) if isinstance(document, dict) else []
-            found = f"`{unknown[0]}`" if unknown else "something else"
-            raise SeedFileError(f"`{path}` must be a mapping of {', '.join(_SECTIONS)}, not {found}.")
+            content = f"`{unknown[0]}`" if unknown else "something else"
+            raise SeedFileError(f"`{path}` must be a mapping of {', '.join(_SECTIONS)}, not {content}.")
         self._project = document.get("project") or None
         if not isinstance(self._project, str | None):
             raise SeedFileError(f"`project` in `{path}` must be a text.")
@@ -105,15 +105,15 @@ class _SeedFile:
 
     def create(self, section: str, name: str, fields: Any, create: Callable[[str, dict[str, Any]], None]) -> None:
         """Create a resource. SeedFileError names its position in the file."""
-        place = f"`{section}.{name}` in `{self._path}`"
+        position = f"`{section}.{name}` in `{self._path}`"
         if not isinstance(fields or {}, Mapping):
-            raise SeedFileError(f"{place} must be a mapping of fields.")
+            raise SeedFileError(f"{position} must be a mapping of fields.")
         try:
             create(name, dict(fields or {}))
         except OSError as problem:
-            raise SeedFileError(f"{place}: `{problem.filename}` cannot be read: {problem.strerror}.") from None
+            raise SeedFileError(f"{position}: `{problem.filename}` cannot be read: {problem.strerror}.") from None
         except (RpcError, ValueError) as problem:
-            raise SeedFileError(f"{place}: {problem}") from None
+            raise SeedFileError(f"{position}: {problem}") from None
 
     def _full(self, name: str, collection: names.Collection) -> str:
         if "/" not in name and self._project is None:

@@ -49,7 +49,7 @@ def serve(options: ServeOptions, prepare: Callable[[str], object] | None = None,
     # the very lock that the main thread holds on its way into `wait`, and then nothing stops any more.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     try:
-        with Emulator(**{each.name: getattr(options, each.name) for each in fields(EmulatorOptions)}) as emulator:
+        with Emulator(**{field.name: getattr(options, field.name) for field in fields(EmulatorOptions)}) as emulator:
             if options.config is not None and not emulator.is_restored:
                 emulator.load(options.config)
             if prepare is not None and not emulator.is_restored:

@@ -19,8 +19,8 @@ _PLAIN = (duration_pb2, empty_pb2, field_mask_pb2, timestamp_pb2)
 def __getattr__(name: str) -> Any:
     """Return the class of a message, which is a plain attribute of this module from then on."""
     for module in (*_WRAPPED, *_PLAIN):
-        if name[:1].isupper() and (found := getattr(module, name, None)) is not None:
-            return globals().setdefault(name, found.pb() if module in _WRAPPED else found)
+        if name[:1].isupper() and (message := getattr(module, name, None)) is not None:
+            return globals().setdefault(name, message.pb() if module in _WRAPPED else message)
     raise AttributeError(f"google.pubsub.v1 has no message `{name}`.")
 
 

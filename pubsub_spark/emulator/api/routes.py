@@ -112,7 +112,7 @@ def _expanded(rows: str) -> list[list[str]]:
 
 def _route(service: str, row: list[str]) -> Route:
     rpc, verb, path, body, request, response = row
-    template = f"/v1/{_NAMES.sub(lambda found: _RESOURCES.get(found[0], 'projects/*'), path)}"
+    template = f"/v1/{_NAMES.sub(lambda match: _RESOURCES.get(match[0], 'projects/*'), path)}"
     pattern, fields = _compiled(template)
     full_name = f"/{service}/{rpc}"
     body_field = None if body == "-" else body
@@ -121,7 +121,7 @@ def _route(service: str, row: list[str]) -> Route:
 
 def _message(name: str) -> Any:
     """Return the protobuf class of a message, by its short name."""
-    module = next(each for each in (protos, iam_policy_pb2, policy_pb2) if hasattr(each, name))
+    module = next(module for module in (protos, iam_policy_pb2, policy_pb2) if hasattr(module, name))
     return getattr(module, name)
 
 

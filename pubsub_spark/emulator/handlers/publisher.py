@@ -158,12 +158,14 @@ class Publisher:
         A dropped message has an id like the others, from a separate range. If one message fails, nothing is published.
         """
         _bodies(request)  # a message that is refused without transforms is also refused with them
-        given = [
-            Transformable(each.data, each.attributes, {"ordering_key": each.ordering_key} if each.ordering_key else {})
-            for each in request.messages
+        messages = [
+            Transformable(
+                message.data, message.attributes, {"ordering_key": message.ordering_key} if message.ordering_key else {}
+            )
+            for message in request.messages
         ]
         made = protos.PublishRequest(topic=request.topic)
-        outcomes = runner.run(given)
+        outcomes = runner.run(messages)
         for index, (outcome, message) in enumerate(zip(outcomes, request.messages, strict=True)):
             if isinstance(outcome, TransformError):
                 raise invalid(f"The message transform {outcome} (topic={request.topic}, message={index}).")

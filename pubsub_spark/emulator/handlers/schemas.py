@@ -61,9 +61,9 @@ class SchemaService:
         """Return the revisions of a schema, newest first."""
         with self._engine.open():
             schema = self._schema(request.name)
-            places = {f"{_NEWEST - revision.number:012d}": revision for revision in schema.revisions}
-            listed, token = pagination.page(places, request)
-            resources = [_resource(schema, places[place], request.view or BASIC) for place in listed]
+            revisions = {f"{_NEWEST - revision.number:012d}": revision for revision in schema.revisions}
+            listed, token = pagination.page(revisions, request)
+            resources = [_resource(schema, revisions[key], request.view or BASIC) for key in listed]
         return protos.ListSchemaRevisionsResponse(schemas=resources, next_page_token=token)
 
     def commit_schema(self, request: Any) -> Any:
@@ -198,8 +198,8 @@ def _resource(schema: Schema, revision: Revision, view: int) -> Any:
     )
     resource.revision_create_time.FromMilliseconds(int(revision.created * 1000))
     if view == FULL:
-        if found := compiled_protobuf.of_text(revision.definition.text):
-            resource.compiled_proto_schema.MergeFrom(protos.CompiledProtoSchema(**found._asdict()))
+        if compiled := compiled_protobuf.of_text(revision.definition.text):
+            resource.compiled_proto_schema.MergeFrom(protos.CompiledProtoSchema(**compiled._asdict()))
         else:
             resource.definition = revision.definition.text
     return resource

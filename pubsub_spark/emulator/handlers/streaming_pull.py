@@ -204,7 +204,7 @@ class Stream:
             self.messages += len(batch)
             confirmations, self._confirmations = self._confirmations, []
             self._confirming = bool(confirmations)
-            rest = _properties(subscription) + b"".join(each.SerializeToString() for each in confirmations)
+            rest = _properties(subscription) + b"".join(response.SerializeToString() for response in confirmations)
             if runner is not None and batch:
                 return Untransformed(batch, runner, rest, bool(confirmations))
             return self._subscriber.received(subscription, batch) + rest

@@ -186,10 +186,10 @@ class _Parser:
             raise self._wrong("half a surrogate pair is not a character") from None
 
     def _take(self, symbol: str) -> bool:
-        found = self.text.startswith(symbol, self.at)
-        if found:
+        is_next = self.text.startswith(symbol, self.at)
+        if is_next:
             self._move(self.at + len(symbol))
-        return found
+        return is_next
 
     def _require(self, symbol: str) -> None:
         if not self._take(symbol):
@@ -203,13 +203,13 @@ class _Parser:
         space = _SPACE.match(self.text, self.at)
         self.at = space.end() if space else self.at
 
-    def _expected(self, what: str) -> ValueError:
+    def _expected(self, expected: str) -> ValueError:
         word = _WORD.match(self.text, self.at)
-        found = f"`{word[0] if word else self.text[self.at]}`" if self.at < len(self.text) else "the end"
-        return self._wrong(f"expected {what}, found {found}")
+        actual = f"`{word[0] if word else self.text[self.at]}`" if self.at < len(self.text) else "the end"
+        return self._wrong(f"expected {expected}, found {actual}")
 
-    def _wrong(self, what: str) -> ValueError:
-        return ValueError(f"The filter `{self.text}` is not valid at position {self.at}: {what}.")
+    def _wrong(self, reason: str) -> ValueError:
+        return ValueError(f"The filter `{self.text}` is not valid at position {self.at}: {reason}.")
 
 
 def _character(escape: re.Match[str]) -> str:

@@ -121,9 +121,9 @@ def _fill_cloud_storage(config: Any, subscription: Any) -> None:
 
 
 def _check_object_name(prefix: str, suffix: str) -> None:
-    if prefix.startswith(_RESERVED_OBJECTS) or any(each in prefix for each in "\r\n"):
+    if prefix.startswith(_RESERVED_OBJECTS) or any(char in prefix for char in "\r\n"):
         raise _bad("cloud_storage_config.filename_prefix", prefix)
-    if suffix.endswith("/") or any(each in suffix for each in "\r\n"):
+    if suffix.endswith("/") or any(char in suffix for char in "\r\n"):
         raise _bad("cloud_storage_config.filename_suffix", suffix)
     limits.check_at_most("object_name_size", len(f"{prefix}{suffix}".encode()), _OBJECT_NAME_BYTES)
 
@@ -132,8 +132,8 @@ def _is_datetime_format(text: str) -> bool:
     """Return whether a format has each date and time part once, at most one `T` and offset, else only delimiters."""
     if not _DATETIME_FORMAT.fullmatch(text):
         return False
-    found = Counter(_SAME_MATCHER.get(matcher, matcher) for matcher in _DATETIME_MATCHER.findall(text))
-    return found.keys() >= _REQUIRED_MATCHERS and set(found.values()) == {1}
+    matchers = Counter(_SAME_MATCHER.get(matcher, matcher) for matcher in _DATETIME_MATCHER.findall(text))
+    return matchers.keys() >= _REQUIRED_MATCHERS and set(matchers.values()) == {1}
 
 
 def _check_bigtable(config: Any, _: Any) -> None:
@@ -175,8 +175,8 @@ def fill_ingestion(topic: Any) -> None:
 
 def check_transforms(transforms: Sequence[Any]) -> None:
     """Check transforms. JavaScript runs here. A well-formed transform of another kind is kept if it is disabled."""
-    functions = [each.javascript_udf.function_name for each in transforms if each.HasField("javascript_udf")]
-    if len(functions) != len(set(functions)):
+    names = [transform.javascript_udf.function_name for transform in transforms if transform.HasField("javascript_udf")]
+    if len(names) != len(set(names)):
         raise invalid("The function names of the message transforms of one resource must be distinct.")
     for transform in transforms:
         kind = transform.WhichOneof("transform")
@@ -197,16 +197,16 @@ def check_transforms(transforms: Sequence[Any]) -> None:
     limits.check_at_most("message_transforms", enabled, _MAX_TRANSFORMS)
 
 
-def _check_required(place: str, kind: str, config: Any) -> None:
+def _check_required(path: str, kind: str, config: Any) -> None:
     for field in _REQUIRED.get(kind, ()):
         value, known = getattr(config, field), config.DESCRIPTOR.fields_by_name[field].enum_type
         if not value or (known is not None and value not in known.values_by_number):
-            raise _bad(f"{place}.{field}", str(value or ""))
+            raise _bad(f"{path}.{field}", str(value or ""))
 
 
-def _check_bucket(place: str, name: str) -> None:
+def _check_bucket(path: str, name: str) -> None:
     if not _BUCKET.fullmatch(name) or max(map(len, name.split("."))) > _BUCKET_COMPONENT:
-        raise _bad(place, name)
+        raise _bad(path, name)
 
 
 def _bad(argument: str, value: str) -> RpcError:

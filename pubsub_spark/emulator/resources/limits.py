@@ -51,7 +51,7 @@ def go_duration(seconds: float) -> str:
 class Bounds(NamedTuple):
     """A closed interval of seconds. `text` formats them for the error."""
 
-    what: str
+    field: str
     low: float
     high: float
     text: Callable[[float], str] = go_duration
@@ -95,29 +95,29 @@ def check_project(project: str) -> str:
 
 def check_duration(value: float, bounds: Bounds) -> float:
     if not bounds.low <= value <= bounds.high:
-        raise out_of_bounds(bounds.what, value, bounds.low, bounds.high, bounds.text)
+        raise out_of_bounds(bounds.field, value, bounds.low, bounds.high, bounds.text)
     return value
 
 
-def out_of_bounds(what: str, value: Any, low: Any, high: Any, text: Callable[[Any], str] = str) -> RpcError:
+def out_of_bounds(field: str, value: Any, low: Any, high: Any, text: Callable[[Any], str] = str) -> RpcError:
     return invalid(
-        f"The value for {what} is out of bounds. You passed {text(value)} in the request, "
+        f"The value for {field} is out of bounds. You passed {text(value)} in the request, "
         f"but the value must be between {text(low)} and {text(high)}."
     )
 
 
-def check_at_least(what: str, value: float, least: float, text: Any = str) -> None:
+def check_at_least(field: str, value: float, least: float, text: Any = str) -> None:
     if value < least:
         raise invalid(
-            f"The value for {what} is too small. You passed {text(value)} in the request, "
+            f"The value for {field} is too small. You passed {text(value)} in the request, "
             f"but the minimum value is {text(least)}."
         )
 
 
-def check_at_most(what: str, value: float, most: float, text: Any = str) -> None:
+def check_at_most(field: str, value: float, most: float, text: Any = str) -> None:
     if value > most:
         raise invalid(
-            f"The value for {what} is too large. You passed {text(value)} in the request, "
+            f"The value for {field} is too large. You passed {text(value)} in the request, "
             f"but the maximum value is {text(most)}."
         )
 
@@ -181,7 +181,7 @@ def check_labels(labels: Mapping[str, str]) -> None:
 
 def _is_label(text: str, least: int) -> bool:
     return least <= len(text) <= 63 and all(
-        each in "_-" or unicodedata.category(each) in ("Ll", "Lo", "Nd", "Nl", "No") for each in text
+        char in "_-" or unicodedata.category(char) in ("Ll", "Lo", "Nd", "Nl", "No") for char in text
     )
 
 

@@ -26,21 +26,21 @@ _PUSH_VERSIONS = ("v1beta1", "v1beta2", "v1")  # the last two are names of one f
 _NEVER = float("inf")
 
 
-def check_values(given: Any) -> None:
+def check_values(resource: Any) -> None:
     """Refuse a Duration, Timestamp or number outside its type's range, which gRPC carries but JSON cannot.
 
     If it were kept, calls of the JSON API that show or list the resource would have no answer.
     """
     try:
-        json_format.MessageToDict(given)
+        json_format.MessageToDict(resource)
     except json_format.SerializeToJsonError as problem:
         raise invalid_argument(str(problem).rstrip(".")) from None
 
 
-def topic(given: Any) -> Any:
+def topic(resource: Any) -> Any:
     """Return a Topic as it is kept."""
     kept = protos.Topic()
-    kept.CopyFrom(given)
+    kept.CopyFrom(resource)
     _clear(kept, "satisfies_pzs", "state", "tags")
     check_values(kept)
     limits.check_labels(kept.labels)
@@ -60,10 +60,10 @@ def retention(kept: Any) -> float:
     return seconds(kept.message_retention_duration) if kept.HasField("message_retention_duration") else 0
 
 
-def subscription(given: Any, exports: Collection[str] = ()) -> Any:
+def subscription(resource: Any, exports: Collection[str] = ()) -> Any:
     """Return a Subscription as it is kept: checked, and with defaults. `exports` are the configurations that run."""
     kept = protos.Subscription()
-    kept.CopyFrom(given)
+    kept.CopyFrom(resource)
     _clear(kept, "state", "topic_message_retention_duration", "analytics_hub_subscription_info", "tags")
     check_values(kept)
     limits.check_labels(kept.labels)
@@ -105,22 +105,22 @@ def show_topic_retention(subscription: Any, topic: Any) -> None:
         subscription.topic_message_retention_duration.CopyFrom(topic.message_retention_duration)
 
 
-def push_config(given: Any) -> None:
+def push_config(config: Any) -> None:
     """Check and fill in a PushConfig. An empty one is a pull subscription's."""
-    endpoint = given.push_endpoint
+    endpoint = config.push_endpoint
     # The service insists on https. An emulator's endpoint is a test's own server.
     if endpoint and not _is_web_address(endpoint):
         raise invalid(
             f"Invalid push endpoint given (endpoint={endpoint}). "
             "Refer to https://cloud.google.com/pubsub/subscriber#create for more information."
         )
-    version = given.attributes.get(_PUSH_VERSION, "v1")
+    version = config.attributes.get(_PUSH_VERSION, "v1")
     if version not in _PUSH_VERSIONS:
         raise invalid(f"Invalid push endpoint version given in push config (version={version}).")
-    if endpoint and given.HasField("oidc_token") and not given.oidc_token.service_account_email:
+    if endpoint and config.HasField("oidc_token") and not config.oidc_token.service_account_email:
         raise invalid_argument("push_config.oidc_token.service_account_email")
     if endpoint:
-        given.attributes[_PUSH_VERSION] = version
+        config.attributes[_PUSH_VERSION] = version
 
 
 def _is_web_address(text: str) -> bool:
@@ -182,9 +182,9 @@ def _fill_retry(kept: Any) -> None:
         return
     policy = kept.retry_policy
     for bounds, default in limits.BACKOFFS:
-        if not policy.HasField(bounds.what):
-            getattr(policy, bounds.what).seconds = default
-        limits.check_duration(seconds(getattr(policy, bounds.what)), bounds)
+        if not policy.HasField(bounds.field):
+            getattr(policy, bounds.field).seconds = default
+        limits.check_duration(seconds(getattr(policy, bounds.field)), bounds)
     if seconds(policy.minimum_backoff) > seconds(policy.maximum_backoff):
         raise invalid("The value for minimum_backoff must not be greater than the value for maximum_backoff.")
 

@@ -80,7 +80,7 @@ class Registry:
         table: dict[str, Rpc] = {}
         for route in routes():
             name = route.rpc.rpartition("/")[2]
-            handler = next(found for each in services if (found := getattr(each, _snake_case(name), None)))
+            handler = next(method for service in services if (method := getattr(service, _snake_case(name), None)))
             is_slow = _always if name in _SLOW else _never
             if name in _WITH_TRANSFORMS:
                 is_slow = partial(_has_transforms, route.request, _WITH_TRANSFORMS[name])

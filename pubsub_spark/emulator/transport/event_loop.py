@@ -49,8 +49,8 @@ class EventLoop:
         if "protocol" in context:  # asyncio has closed the one connection that it happened on
             _log.error("A connection failed: %s", context["message"], exc_info=error)
             return
-        for each in list(self.on_error):
-            each(error)
+        for callback in list(self.on_error):
+            callback(error)
 
 
 _lock = threading.Lock()

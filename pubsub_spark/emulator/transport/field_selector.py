@@ -71,9 +71,9 @@ def _checked(path: Path, message: descriptor.Descriptor) -> Path:
     """Return the path in the spelling of JSON. Any name is valid behind a `*` and as the key of a map."""
     within: descriptor.Descriptor | None = message
     names: list[str] = []
-    for place, name in enumerate(path):
+    for index, name in enumerate(path):
         if name == "*" or (within is not None and within.GetOptions().map_entry):
-            return (*names, *path[place:])
+            return (*names, *path[index:])
         field = within and (within.fields_by_camelcase_name.get(name) or within.fields_by_name.get(name))
         if not field:
             raise ValueError(

@@ -129,12 +129,12 @@ class HttpServer:
     async def stop(self) -> None:
         """End every connection. A connection with a request in progress ends after its answer."""
         self._page.close()
-        for each in list(self._state.connections):
-            each.shutdown()
+        for connection in list(self._state.connections):
+            connection.shutdown()
         if self._state.tasks:
             await asyncio.wait(list(self._state.tasks), timeout=_GRACE_SECONDS)
-        for each in list(self._state.connections):
-            each.transport.abort()
+        for connection in list(self._state.connections):
+            connection.transport.abort()
 
 
 class _Connection(H11Protocol):

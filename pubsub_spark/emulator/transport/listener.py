@@ -128,14 +128,14 @@ class GrpcConnection:
         if not self._pings:
             return
         text = self._received + data
-        for ack in [each for each in self._pings if each in text]:
+        for ack in [ping_ack for ping_ack in self._pings if ping_ack in text]:
             for then in self._pings.pop(ack):
                 then()
         self._received = text[1 - _PING_ACK_BYTES :] if self._pings else b""
 
     def lost(self) -> None:
         """Call all waiting callbacks, because the client is gone."""
-        for then in (*self._unread, *(each for waiting in self._pings.values() for each in waiting)):
+        for then in (*self._unread, *(callback for waiting in self._pings.values() for callback in waiting)):
             then()
         self._unread, self._pings, self._client = [], {}, None
 

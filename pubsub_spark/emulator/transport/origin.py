@@ -34,7 +34,7 @@ class Guard:
     ) -> None:
         self._app = app
         self._allowed_origins = frozenset(allowed_origins)
-        self._allowed_hosts = None if allowed_hosts is None else frozenset(each.lower() for each in allowed_hosts)
+        self._allowed_hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)

@@ -28,9 +28,9 @@ _MAX_WHOLE = 2**63 - 1
 
 
 class Kind(NamedTuple):
-    """A kind of field: its description, and its value from a JSON value. `read` may raise ValueError or TypeError."""
+    """A kind of field: its label, and its value from a JSON value. `read` may raise ValueError or TypeError."""
 
-    what: str
+    label: str
     read: Callable[[Any], Any]
 
 
@@ -47,8 +47,8 @@ class Verb:
 
     def run(self, query: str, body: bytes) -> bytes:
         """Call the method and return its result as JSON. Raise RpcError for an invalid request."""
-        given = dict(parse_qsl(query, keep_blank_values=True)) if self.http_method == "GET" else self._object(body)
-        arguments = self._arguments(given)
+        fields = dict(parse_qsl(query, keep_blank_values=True)) if self.http_method == "GET" else self._object(body)
+        arguments = self._arguments(fields)
         try:
             return json.dumps(_shown(self._function(*arguments))).encode()
         except ValueError as problem:
@@ -58,28 +58,28 @@ class Verb:
 
     def _object(self, body: bytes) -> dict[str, Any]:
         try:
-            given = json.loads(body or b"{}")
+            fields = json.loads(body or b"{}")
         except (ValueError, RecursionError) as problem:
             raise invalid(f"The body of `{self.name}` is not JSON: {problem}.") from None
-        if not isinstance(given, dict):
+        if not isinstance(fields, dict):
             raise invalid(f"The body of `{self.name}` must be a JSON object. {self._fields}.")
-        return given
+        return fields
 
-    def _arguments(self, given: Mapping[str, Any]) -> list[Any]:
+    def _arguments(self, fields: Mapping[str, Any]) -> list[Any]:
         """Return the method's arguments, in the order of its parameters."""
-        if unknown := sorted(set(given) - set(self.parameters)):
+        if unknown := sorted(set(fields) - set(self.parameters)):
             raise invalid(f"`{unknown[0]}` is not a field of `{self.name}`. {self._fields}.")
         arguments: list[Any] = []
         for name, parameter in self.parameters.items():
             is_list = parameter.kind is inspect.Parameter.VAR_POSITIONAL
-            if name not in given and parameter.default is not inspect.Parameter.empty:
+            if name not in fields and parameter.default is not inspect.Parameter.empty:
                 arguments.append(parameter.default)
-            elif name not in given:
+            elif name not in fields:
                 raise invalid(f"`{name}` is missing. {self._fields}.")
             elif is_list:
-                arguments += self._read_list(name, parameter, given[name])
+                arguments += self._read_list(name, parameter, fields[name])
             else:
-                arguments.append(self._read(name, parameter, given[name]))
+                arguments.append(self._read(name, parameter, fields[name]))
         return arguments
 
     def _read(self, name: str, parameter: inspect.Parameter, value: Any) -> Any:
@@ -87,9 +87,9 @@ class Verb:
         try:
             return kind.read(value)
         except json_format.ParseError as problem:
-            raise invalid(f"`{name}` of `{self.name}` must be {kind.what}: {protos.complaint(problem)}") from None
+            raise invalid(f"`{name}` of `{self.name}` must be {kind.label}: {protos.complaint(problem)}") from None
         except (ValueError, TypeError):
-            raise invalid(f"`{name}` of `{self.name}` must be {kind.what}, got {_quoted(value)}.") from None
+            raise invalid(f"`{name}` of `{self.name}` must be {kind.label}, got {_quoted(value)}.") from None
 
     def _read_list(self, name: str, parameter: inspect.Parameter, values: Any) -> list[Any]:
         if not isinstance(values, list):
@@ -171,14 +171,14 @@ def _shown(value: Any) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {_camel_case(name): _plain(field) for name, field in value._asdict().items()}
     if isinstance(value, list):
-        return [_shown(each) for each in value]
+        return [_shown(item) for item in value]
     return value
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _quoted(value: Any) -> str:
@@ -187,4 +187,4 @@ def _quoted(value: Any) -> str:
 
 
 def _camel_case(name: str) -> str:
-    return re.sub(r"_([a-z])", lambda found: found[1].upper(), name)
+    return re.sub(r"_([a-z])", lambda match: match[1].upper(), name)
