@@ -22,7 +22,7 @@ from ..errors import OptionsError
 from ..options import ServiceOptions
 from .connection import Connection, channel_options
 
-__all__ = ["Backend", "Connection", "EmulatorBackend", "GcpBackend", "from_options"]
+__all__ = ["Backend", "Connection", "EmulatorBackend", "GcpBackend", "credentials_json", "from_options"]
 
 _PROBE_AFTER_SECONDS = 10.0  # an emulator may take HTTP/2's keepalive for an attack, as Google's does
 GLOBAL_ENDPOINT = "pubsub.googleapis.com:443"
@@ -95,13 +95,14 @@ def from_options(options: ServiceOptions) -> Backend:
     if options.is_emulator:
         assert options.endpoint is not None, "options refuse an emulator without endpoint"
         return EmulatorBackend(options.endpoint, options.connect_timeout)
-    credentials, universe = _credentials_json(options), options.universe
+    credentials, universe = credentials_json(options), options.universe
     if credentials is not None:
         universe = json.loads(credentials).get("universe_domain", universe)
     return GcpBackend(options.endpoint, credentials, options.connect_timeout, universe)
 
 
-def _credentials_json(options: ServiceOptions) -> str | None:
+def credentials_json(options: ServiceOptions) -> str | None:
+    """Return the credentials of the options, or None. Raises OptionsError if they cannot be read."""
     if options.credentials_file is not None:
         source, text = f"`credentialsFile` `{options.credentials_file}`", _read(options.credentials_file)
     elif options.credentials is not None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .command import Json, exit_with
+from .command import CredentialsFile, Json, exit_with, one_sentence
 from .help import App
 from .output import print_json, print_table, printed_at_the_end, progress
 
@@ -24,9 +24,9 @@ _Location = Annotated[
 
 
 @app.command("ls")
-def ls(location: _Location = None, as_json: Json = False) -> None:
+def ls(location: _Location = None, credentials_file: CredentialsFile = None, as_json: Json = False) -> None:
     """List the streams that have files in the staging area, those unchanged for longest first."""
-    streams = _streams(location)
+    streams = _streams(location, credentials_file)
     if not streams:
         from ..read.staging.store import default_location
 
@@ -68,17 +68,16 @@ def clean(
     older_than: Annotated[
         float | None, typer.Option(min=0, metavar="DAYS", help="Remove streams unchanged for so many days.")
     ] = None,
+    credentials_file: CredentialsFile = None,
     as_json: Json = False,
 ) -> None:
     """Remove the files of streams that are gone. Pub/Sub redelivers the messages that they had not acknowledged."""
     import datetime
 
-    from ..errors import PubSubError
-
     if not stream and older_than is None:
         exit_with("Nothing is removed unasked: name streams with `--stream ID`, or say `--older-than DAYS`.", 2)
     now = datetime.datetime.now(datetime.UTC)
-    named, streams = set(stream or ()), _streams(location)
+    named, streams = set(stream or ()), _streams(location, credentials_file)
     unknown = named.difference(staged.staging.stream for staged in streams)
     if unknown:
         ids = " or ".join(f"`{stream_id}`" for stream_id in sorted(unknown))
@@ -88,22 +87,20 @@ def clean(
         for staged in progress(streams, "removing"):
             old = older_than is not None and now - staged.changed > datetime.timedelta(days=older_than)
             if old or staged.staging.stream in named:
-                try:
+                with one_sentence():
                     removed = staged.staging.delete()
-                except PubSubError as error:
-                    exit_with(str(error))
                 done.append({"stream": staged.staging.stream, "removed": removed, "left": staged.files - removed})
                 left = f", left {staged.files - removed} that are not ours" if removed < staged.files else ""
                 if not as_json:
                     typer.echo(f"removed {removed} files of stream {staged.staging.stream}{left}")
 
 
-def _streams(location: str | None) -> list[StagedStream]:
-    from ..errors import PubSubError
+@one_sentence()
+def _streams(location: str | None, credentials_file: str | None) -> list[StagedStream]:
+    from ..backend import credentials_json
     from ..read.staging.store import default_location
     from ..read.staging.streams import find
+    from ..service_options import ServiceOptions
 
-    try:
-        return find(location or default_location())
-    except PubSubError as error:
-        exit_with(str(error))
+    given = {} if credentials_file is None else {"credentialsFile": credentials_file}
+    return find(location or default_location(), credentials_json(ServiceOptions.parse(given, {})))

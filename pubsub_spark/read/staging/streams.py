@@ -26,12 +26,13 @@ class StagedStream:
     batches: set[int]
 
 
-def find(location: str) -> list[StagedStream]:
+def find(location: str, credentials_json: str | None = None) -> list[StagedStream]:
     """Return all streams in a location (a path or URL), those unchanged for longest first.
 
-    A local folder that does not exist has none and is not created. Raises StagingError if the store refuses.
+    A local folder that does not exist has none and is not created. credentials_json: see `Store`. Raises StagingError
+    if the store refuses.
     """
-    store = open_store(location)
+    store = open_store(location, credentials_json)
     folders: dict[tuple[str, ...], list[Entry]] = defaultdict(list)
     for entry in store.entries():
         *folder, path = entry.path.split("/", 3)

@@ -30,12 +30,14 @@ class Request(NamedTuple):
 class Faults:
     """The answers of a server. statuses: of its next requests, each in place of an answer. asked: its requests.
 
+    authorizations: headers of all requests.
     fault_each, status: each request of this number has this status, if the number is not 0. delay: seconds of each.
     """
 
     endpoint: str = ""
     statuses: list[int] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
+    authorizations: set[str | None] = field(default_factory=set)
     fault_each: int = 0
     status: int = 503
     delay: float = 0.0
@@ -88,6 +90,7 @@ def with_faults(endpoint: str, translate: Callable[[Request], Request] = lambda 
     class Handler(_Handler):
         def forward(self) -> None:
             body = self.body()
+            faults.authorizations.add(self.headers["Authorization"])
             time.sleep(faults.delay)
             fault = faults.next(f"{self.command} {self.path.partition('?')[0]}")
             if fault:
