@@ -38,6 +38,13 @@ def test_the_matrix_has_the_rows_of_the_makefile():
     assert "make -s matrix-rows" in jobs("test")["rows"]["steps"][-1]["run"]
 
 
+def test_what_takes_long_has_a_job_of_its_own():
+    """`make test` leaves out the tests marked `production`."""
+    commands = [step.get("run") for job in jobs("test").values() for step in job["steps"]]
+
+    assert "make test-production" in commands
+
+
 @pytest.mark.parametrize(("workflow", "variable"), [("docs", "PUBLISH_DOCS"), ("release", "PUBLISH_RELEASE")])
 def test_publishing_is_off_until_an_owner_turns_it_on(workflow, variable):
     """Only the job `publish` may publish, if a variable of the repository is `true`."""
