@@ -11,9 +11,11 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import hcl2
+import jsonschema
 import pytest
 import yaml
 from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
 
 from pubsub_spark.read.driver.report import Report
 from pubsub_spark.read.staging.store import open_store
@@ -101,6 +103,103 @@ def test_alert_of_a_failed_query_is_the_sentence_of_the_connector():
     assert "a sink failed" == example["sentence_of"]("a sink failed\n  at line 7")
 
 
+_GRID = {"w": {"maximum": 24}, "x": {"maximum": 23}, "h": {}, "y": {}}
+# The fields of a dashboard that Grafana imports:
+# https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/
+DASHBOARD = {
+    "required": ["title", "uid", "schemaVersion", "time", "templating", "panels"],
+    "properties": {
+        "uid": {"type": "string", "maxLength": 40},
+        "schemaVersion": {"type": "integer", "minimum": 36},
+        "time": {"required": ["from", "to"]},
+        "templating": {
+            "properties": {
+                "list": {
+                    "contains": {"properties": {"name": {"const": "datasource"}, "type": {"const": "datasource"}}},
+                    "items": {"required": ["name", "type", "query"]},
+                }
+            }
+        },
+        "panels": {
+            "minItems": 1,
+            "items": {
+                "required": ["id", "type", "title", "gridPos", "datasource", "targets", "fieldConfig"],
+                "properties": {
+                    "id": {"type": "integer", "minimum": 1},
+                    "type": {"enum": ["timeseries", "stat", "gauge", "table"]},
+                    "gridPos": {
+                        "required": [*_GRID],
+                        "properties": {
+                            name: {"type": "integer", "minimum": 0} | limit for name, limit in _GRID.items()
+                        },
+                    },
+                    "datasource": {"const": {"type": "prometheus", "uid": "${datasource}"}},
+                    "targets": {
+                        "minItems": 1,
+                        "items": {
+                            "required": ["refId", "expr"],
+                            "properties": {"refId": {"pattern": "^[A-Z]$"}, "expr": {"pattern": r"\{subscription=~"}},
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+
+
+HEALTHY = {
+    "subscription": "s",
+    "connected": True,
+    "lastError": "",
+    "intakePaused": False,
+    "oldestUnackedSeconds": 1.0,
+    "deadLetters": 3,
+    "unackedBatches": 2,
+    "ackedMessages": 5,
+}
+
+
+@pytest.mark.parametrize(
+    ("now", "rules"),
+    [
+        ({"ackedMessages": 6}, []),
+        ({"ackedMessages": 6, "deadLetters": 4}, ["dead letters"]),
+        ({}, ["acks"]),
+        ({"unackedBatches": 1}, []),
+        ({"ackedMessages": 6, "intakePaused": True, "oldestUnackedSeconds": 601.0}, ["paused", "late"]),
+    ],
+)
+def test_alerts_of_dead_letters_and_stalled_acks(now: dict[str, object], rules: list[str]):
+    """Dead letters are new since the last report. Several batches wait, and no ack was accepted since then."""
+    alerts = runpy.run_path(str(ROOT / "examples" / "alerts.py"))["alerts"]
+
+    assert rules == [rule for rule, _ in alerts(HEALTHY | now, HEALTHY)]
+
+
+def test_alerts_name_the_query_and_survive_its_end(monkeypatch: pytest.MonkeyPatch):
+    """An idle event may be handled after the end of its query, which `spark.streams` has no more."""
+    told: list[str] = []
+    listener = runpy.run_path(str(ROOT / "examples" / "alerts.py"))["PubSubListener"](told.append)
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: Mock(streams=Mock(get=lambda _: None)))
+    started = Mock(id="id")
+    started.name = "to-table"  # an argument of this name would be the mock's own
+    listener.onQueryStarted(started)
+    progress = Mock(id="id", sources=[Mock(latestOffset=json.dumps(HEALTHY | {"connected": False, "deadLetters": 0}))])
+    progress.name = "to-table"
+    listener.onQueryProgress(Mock(progress=progress))
+    failed = "org.apache.spark.X: Traceback\npubsub_spark.errors.MissingError: Subscription `s` does not exist."
+    listener.onQueryTerminated(Mock(id="id", exception=failed))
+    listener.onQueryIdle(Mock(id="id"))
+    listener.onQueryStarted(started)
+    listener.onQueryTerminated(Mock(id="id", exception=None))
+
+    assert [
+        "query to-table, s disconnected: no connection to Pub/Sub (last error: none)",
+        "query to-table failed: Subscription `s` does not exist.",
+    ] == told
+
+
 def test_dashboard_shows_metrics_that_there_are(tmp_path: Path):
     """Every name in conf/grafana.json is one that `metricsLocation` gets, and counters are shown as rates."""
     page = (ROOT / "docs" / "operations.md").read_text()
@@ -115,6 +214,7 @@ def test_dashboard_shows_metrics_that_there_are(tmp_path: Path):
     assert {name for query in queries for name in re.findall(r"pubsub_spark_\w+", query)} <= written
     assert all(re.match(r"(rate|increase)\(", query) for query in queries if "_total" in query)
     assert len(dashboard["panels"]) == len({panel["id"] for panel in dashboard["panels"]})
+    jsonschema.validate(dashboard, DASHBOARD)
 
 
 def test_alert_policies_are_of_metrics_of_subscriptions():
