@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -19,6 +20,7 @@ from tests.spark.scenario import (
     Backlog,
     Committed,
     Do,
+    Drain,
     Ends,
     Publish,
     Rows,
@@ -234,6 +236,14 @@ def test_progress_has_the_counts(scenario: Scenario):
     documented = set(re.findall("`([a-zA-Z]+)`", "".join(re.findall(r"(?m)^\| (`.*?) \|", _METRICS_TABLE))))
     assert documented == set(counts(scenario))
     assert (scenario.names.subscription, True) == (counts(scenario)["subscription"], counts(scenario)["connected"])
+
+
+def test_metrics_of_a_scheduled_run_are_in_a_file(scenario: Scenario, tmp_path: Path):
+    """Also on Spark 4.0 and 4.1, which run one batch and ask a source for no metrics."""
+    scenario.run(Publish("a", "b"), Drain(metricsLocation=str(tmp_path)), Rows("a", "b"))
+
+    [file] = tmp_path.glob("*.prom")
+    assert f'pubsub_spark_messages_total{{subscription="{scenario.names.subscription}"}} 2\n' in file.read_text()
 
 
 @needs_available_now
