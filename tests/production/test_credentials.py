@@ -20,7 +20,8 @@ from tests.engine import until
 from tests.production.front import MTLS, PUBSUB, Rig
 
 LIFETIME = 3.0  # seconds of tokens
-BOUND = 60.0
+BOUND = 200.0  # seconds of a wait: a loaded machine is no failure
+pytestmark = pytest.mark.timeout(4 * BOUND)
 
 
 @dataclass
