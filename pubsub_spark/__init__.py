@@ -20,25 +20,20 @@ The map, in the order of the data. Acks take the same path backwards. docs/desig
     memory           malloc and garbage collection of long-lived processes
 """
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    __version__: str
+
     from .registration import register
     from .source import PubSubDataSource
 
 __all__ = ["PubSubDataSource", "__version__", "register"]
 
-try:
-    __version__ = version("pubsub-spark")
-except PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "unknown"
-
-
 if not TYPE_CHECKING:  # a type checker would take any name
 
     def __getattr__(name: str) -> object:
-        """`register` and `PubSubDataSource`, imported when they are first asked for: they need PySpark."""
+        """Import a name of `__all__` on first use: two need PySpark, and the version needs `importlib.metadata`."""
         if name == "register":
             from .registration import register
 
@@ -47,4 +42,11 @@ if not TYPE_CHECKING:  # a type checker would take any name
             from .source import PubSubDataSource
 
             return PubSubDataSource
+        if name == "__version__":
+            from importlib.metadata import PackageNotFoundError, version
+
+            try:
+                return version("pubsub-spark")
+            except PackageNotFoundError:  # a source tree that was never installed
+                return "unknown"
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

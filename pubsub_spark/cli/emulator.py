@@ -86,6 +86,9 @@ def run(context: typer.Context, project: Project = None, as_json: Json = False, 
     """Serve Pub/Sub until Ctrl-C or SIGTERM. Prints the environment variable that clients use."""
     options = _options(flags)
     _refuse_second(options)
+    from ..emulator.api.messages_alone import import_messages
+
+    import_messages()
     try:
         from ..emulator.serve import serve
     except ModuleNotFoundError as error:

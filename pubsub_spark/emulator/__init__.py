@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Emulator", "Record", "Recorded"]
 
 _MODULES = {"Emulator": "emulator", "Record": "records", "Recorded": "rpc.interceptors"}
-_PACKAGES = frozenset(
-    {"cryptography", "h11", "jinja2", "starlette", "urllib3", "uvicorn", "yaml"}
-)  # of the extra `emulator`
+_PACKAGES = frozenset({"h11", "jinja2", "starlette", "uvicorn", "yaml"})  # of the extra `emulator`
 
 
 def __getattr__(name: str) -> Any:

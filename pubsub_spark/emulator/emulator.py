@@ -11,9 +11,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pubsub_spark import names
 from pubsub_spark.emulator import arguments, seed_file
@@ -37,7 +37,6 @@ from pubsub_spark.emulator.runtime.faults import EVERY, Fault, Faults
 from pubsub_spark.emulator.sinks import external_services
 from pubsub_spark.emulator.sinks.export_worker import ExportWorkers
 from pubsub_spark.emulator.sinks.ingestion_worker import IngestionWorkers
-from pubsub_spark.emulator.sinks.oidc import Signer
 from pubsub_spark.emulator.sinks.push_worker import PushWorkers
 from pubsub_spark.emulator.state.delivery import message_of
 from pubsub_spark.emulator.state.events import Event
@@ -50,6 +49,9 @@ from pubsub_spark.emulator.transport.servers import Servers
 from pubsub_spark.emulator.transport.verbs import Verb
 from pubsub_spark.schema.definition import Encoding
 from pubsub_spark.schema.schema_types import ENCODING_NUMBERS, SCHEMA_TYPE_NUMBERS, SchemaType
+
+if TYPE_CHECKING:
+    from pubsub_spark.emulator.sinks.oidc import Signer
 
 
 class EmulatorFailedError(RuntimeError):
@@ -107,7 +109,7 @@ class Emulator(EmulatorOptions):
             if journal is not None:
                 engine.journal, journal.on_failure = journal, engine.fail
             running = external_services.destinations(self)
-            signer, faults, recorder = Signer(), Faults(), Recorder()
+            signer, faults, recorder = cache(_signer), Faults(), Recorder()
             services = Registry(engine, faults, allow_well_known_imports=self.allow_well_known_imports, exports=running)
             following: list[Workers] = [PushWorkers(engine, signer), ExportWorkers(engine, running)]
             if sources := external_services.sources(self):
@@ -158,12 +160,12 @@ class Emulator(EmulatorOptions):
         journal.start()
         return journal.state, journal
 
-    def _http_content(self, signer: Signer, metrics: Callable[[], str]) -> HttpContent:
+    def _http_content(self, signer: Callable[[], Signer], metrics: Callable[[], str]) -> HttpContent:
         """Return the paths served in addition to the JSON API."""
         documents = {
             **dict.fromkeys(("/", "/healthz"), lambda: "Ok\n"),
-            "/oauth2/v1/certs": signer.certificates,
-            "/oauth2/v3/certs": signer.jwks,
+            "/oauth2/v1/certs": lambda: signer().certificates(),
+            "/oauth2/v3/certs": lambda: signer().jwks(),
         }
         origins = [origin.site(address) for address in self.allow_origins]
         return HttpContent(documents, self._verbs(), metrics, self._page, (self.host, *self.allow_hosts), origins)
@@ -381,3 +383,10 @@ def _check(engine: Engine) -> None:
 def _process() -> dict[str, int]:
     """Return the process of the emulator, so that no caller ends another one."""
     return {"pid": os.getpid()}
+
+
+def _signer() -> Signer:
+    """Return a signer of tokens. Its libraries are imported only when a token or a certificate is asked for."""
+    from pubsub_spark.emulator.sinks.oidc import Signer
+
+    return Signer()

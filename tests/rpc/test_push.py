@@ -27,8 +27,8 @@ from pubsub_spark.emulator.emulator import EmulatorFailedError
 from pubsub_spark.emulator.runtime import unanswered
 from pubsub_spark.emulator.runtime.unanswered import Answer
 from pubsub_spark.emulator.sinks import push_request
+from pubsub_spark.emulator.sinks.poster import Poster
 from pubsub_spark.emulator.sinks.push_request import FIRST_WINDOW_REQUESTS
-from pubsub_spark.emulator.sinks.push_worker import Poster
 from tests.rpc.conftest import wait_until
 
 TOPIC, SUB = "projects/p/topics/news", "projects/p/subscriptions/pushed"
@@ -365,7 +365,7 @@ def answering(*parts, pause=0.0):
 def test_answer_that_drips_is_none(parts):
     """The timeout is for the whole body instead of each piece. Headers end after a hundred lines."""
     begin = time.monotonic()
-    with answering(*parts, pause=0.01) as url, closing(Poster(url)) as poster:
+    with answering(*parts, pause=0.01) as url, closing(Poster(url, 1)) as poster:
         assert 0 == poster.post({}, b"", timeout=0.3)
         assert time.monotonic() - begin < 3
 

@@ -7,12 +7,13 @@ classes of google.protobuf that requests and responses contain.
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from typing import Any
 
 from google.protobuf import duration_pb2, empty_pb2, field_mask_pb2, json_format, timestamp_pb2
-from google.pubsub_v1.types import pubsub, schema
 
-_WRAPPED = (pubsub, schema)
+# By name, because after `import_messages` the two are imported, and their package is not.
+_WRAPPED = (import_module("google.pubsub_v1.types.pubsub"), import_module("google.pubsub_v1.types.schema"))
 _PLAIN = (duration_pb2, empty_pb2, field_mask_pb2, timestamp_pb2)
 
 

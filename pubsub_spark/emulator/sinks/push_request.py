@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from google.protobuf import timestamp_pb2
-from urllib3 import HTTPHeaderDict
 
 from pubsub_spark.emulator.state.message import Message
 
@@ -86,10 +85,8 @@ def request(endpoint: Endpoint, subscription: str, message: PushMessage) -> Requ
     if endpoint.wrapped:
         envelope = _v1beta1_envelope if endpoint.version == "v1beta1" else _envelope
         return Request({"Content-Type": "application/json"}, envelope(subscription, message))
-    headers = HTTPHeaderDict({"Content-Type": "application/octet-stream"})
-    if endpoint.write_metadata:
-        _add_metadata(headers, subscription, message)
-    return Request(dict(headers), message.data)
+    kind = {"Content-Type": "application/octet-stream"}
+    return Request(_headers(kind, subscription, message) if endpoint.write_metadata else kind, message.data)
 
 
 def _envelope(subscription: str, message: PushMessage) -> bytes:
@@ -126,17 +123,21 @@ def _v1beta1_envelope(subscription: str, message: PushMessage) -> bytes:
     return json.dumps(event).encode()
 
 
-def _add_metadata(headers: HTTPHeaderDict, subscription: str, message: PushMessage) -> None:
-    """Add the message's attributes, and then Pub/Sub's own headers. No attribute replaces these, in whatever case."""
-    for name, value in message.attributes.items():
+def _headers(kind: dict[str, str], subscription: str, message: PushMessage) -> dict[str, str]:
+    """Return the headers of the metadata: the attributes, and then Pub/Sub's own, which no attribute replaces."""
+    own = {
+        "x-goog-pubsub-subscription-name": subscription,
+        "x-goog-pubsub-message-id": message.message_id,
+        "x-goog-pubsub-publish-time": timestamp(message.publish_time),
+    }
+    if message.ordering_key:
+        own["x-goog-pubsub-ordering-key"] = message.ordering_key
+    headers: dict[str, tuple[str, str]] = {}  # by the name in lower case
+    for name, value in (*kind.items(), *message.attributes.items(), *own.items()):
         fits = _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)
         if fits and name.lower() not in _RESERVED_HEADERS:
-            headers[name] = value
-    headers["x-goog-pubsub-subscription-name"] = subscription
-    headers["x-goog-pubsub-message-id"] = message.message_id
-    headers["x-goog-pubsub-publish-time"] = timestamp(message.publish_time)
-    if message.ordering_key and _HEADER_VALUE.fullmatch(message.ordering_key):
-        headers["x-goog-pubsub-ordering-key"] = message.ordering_key
+            headers[name.lower()] = (name, value)
+    return dict(headers.values())
 
 
 def timestamp(seconds: float) -> str:

@@ -13,29 +13,27 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from http import HTTPStatus
-from typing import Any
-from urllib.parse import urlsplit
-
-import urllib3
+from typing import TYPE_CHECKING, Any
 
 from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.javascript import TransformError
 from pubsub_spark.emulator.runtime.transforms import transformable
 from pubsub_spark.emulator.runtime.unanswered import Barrier
 from pubsub_spark.emulator.sinks import push_request
-from pubsub_spark.emulator.sinks.oidc import LIFETIME_SECONDS, Signer
 from pubsub_spark.emulator.sinks.push_request import Endpoint, PushMessage, Window
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Lease
 from pubsub_spark.emulator.state.events import Cleared, Created, Deleted, Event, Updated, collection
 from pubsub_spark.emulator.state.subscription import Subscription
 
+if TYPE_CHECKING:
+    from pubsub_spark.emulator.sinks.oidc import Signer
+
 _log = logging.getLogger("pubsub_spark.emulator")
 
 MAX_THREADS = 64  # for one subscription, however wide its window
 _FOLLOWED = frozenset({Created, Updated, Deleted, Cleared})
-_MAX_BODY_BYTES = 1 << 20  # of an answer: only the status counts, so the rest is cut off
+_TOKEN_SECONDS = 1800.0  # the use of a token, which is valid for an hour
 _MAX_WAIT_SECONDS = 60.0  # the longest time until an expired subscription is noticed
 
 
@@ -56,7 +54,7 @@ def endpoint_of(config: Any) -> Endpoint | None:
 class PushWorkers:
     """The workers by subscription. They follow its PushConfig."""
 
-    def __init__(self, engine: Engine, signer: Signer) -> None:
+    def __init__(self, engine: Engine, signer: Callable[[], Signer]) -> None:
         self._engine = engine
         self._signer = signer
         # A worker is kept by its thread, which ends when the subscription is deleted or expires.
@@ -99,7 +97,11 @@ class PushWorkers:
 class Pusher:
     """The delivery of one subscription to one endpoint, until stopped or until the subscription is deleted."""
 
-    def __init__(self, engine: Engine, subscription: Subscription, endpoint: Endpoint, signer: Signer) -> None:
+    def __init__(
+        self, engine: Engine, subscription: Subscription, endpoint: Endpoint, signer: Callable[[], Signer]
+    ) -> None:
+        from pubsub_spark.emulator.sinks import poster
+
         self.subscription = subscription
         self.endpoint = endpoint
         self._engine = engine
@@ -107,7 +109,7 @@ class Pusher:
         self._consumer = engine.consumer(name=f"push to {endpoint.url}")
         self._window = Window()
         self._barrier: Barrier | None = None  # of the last messages, which are sent behind it
-        self._poster = Poster(endpoint.url)
+        self._poster = poster.Poster(endpoint.url, MAX_THREADS)
         self._token_lock = threading.Lock()  # not the engine's: a key takes a while to generate
         self._token = ""
         self._token_until = 0.0
@@ -209,67 +211,13 @@ class Pusher:
             self.wake()
 
     def _bearer(self) -> str:
-        """Return a token at most half an hour old, because a new one for each message would cost a signature.
+        """Return a token that is not too old, because a new one for each message would cost a signature.
 
         Its times are the machine's: a receiver that verifies it does not know the emulator's clock.
         """
         now = time.time()
         with self._token_lock:
             if now >= self._token_until:
-                self._token = self._signer.token(self.endpoint.service_account, self.endpoint.token_audience, now)
-                self._token_until = now + LIFETIME_SECONDS / 2
+                self._token = self._signer().token(self.endpoint.service_account, self.endpoint.token_audience, now)
+                self._token_until = now + _TOKEN_SECONDS
             return self._token
-
-
-class Poster:
-    """An HTTP client that POSTs to one URL over connections that are kept.
-
-    Redirects are answers like others, nothing is sent twice, and proxies of the environment are not used.
-    """
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        kind = urllib3.HTTPSConnectionPool if parts.scheme == "https" else urllib3.HTTPConnectionPool
-        self._pool = kind(parts.hostname or "", parts.port, maxsize=MAX_THREADS)
-
-    def post(self, headers: dict[str, str], body: bytes, timeout: float) -> int:
-        """Return the status code of the answer, or 0 if it is incomplete after `timeout` seconds.
-
-        The body as a whole has that time. So has each header line, and http.client reads at most a hundred.
-        """
-        ends = time.monotonic() + timeout
-        try:
-            response = self._pool.urlopen(
-                "POST",
-                self._target,
-                body,
-                {"User-Agent": push_request.USER_AGENT, **headers},
-                retries=False,
-                redirect=False,
-                timeout=urllib3.Timeout(total=timeout),
-                preload_content=False,
-                decode_content=False,
-            )
-            whole = _read(response, ends)
-        except (urllib3.exceptions.HTTPError, OSError, ValueError):
-            return 0
-        return int(response.status) if whole else 0
-
-    def close(self) -> None:
-        """Close the connections. Those in use end with their request."""
-        self._pool.close()
-
-
-def _read(response: urllib3.BaseHTTPResponse, ends: float) -> bool:
-    """Return whether the body ended in time. Then its connection is used again, except after a 1xx (without body)."""
-    read = 0
-    while chunk := response.read1(_MAX_BODY_BYTES):
-        read += len(chunk)
-        if time.monotonic() > ends or read > _MAX_BODY_BYTES:
-            response.close()
-            return read > _MAX_BODY_BYTES and time.monotonic() <= ends
-    if response.status < HTTPStatus.OK:
-        response.close()
-    response.release_conn()
-    return True
