@@ -31,6 +31,25 @@ def test_topics(run: Run, emulator: Emulator):
     assert [] == said(run, "topics", "list", "--project", "my-project")
 
 
+def test_subscriptions_of_a_topic(run: Run, emulator: Emulator):
+    """The subscriptions of a topic are listed. A detached one has no backlog, and is not listed any more."""
+    emulator.create_topic(TOPIC)
+    emulator.create_topic("projects/my-project/topics/trains")
+    emulator.create_subscription(SUB, TOPIC)
+    emulator.create_subscription("projects/my-project/subscriptions/lake", TOPIC)
+    emulator.create_subscription("projects/my-project/subscriptions/other", "projects/my-project/topics/trains")
+    emulator.publish(TOPIC, "a")
+
+    assert [SUB, "projects/my-project/subscriptions/lake"] == said(run, "topics", "list-subscriptions", "flights")
+    assert {"detached": SUB} == said(run, "topics", "detach-subscription", "all")
+    assert f"detached {SUB}" == run("topics", "detach-subscription", SUB).stdout.strip()
+    assert ["projects/my-project/subscriptions/lake"] == said(run, "topics", "list-subscriptions", TOPIC)
+    assert said(run, "subscriptions", "describe", "all")["detached"]
+    assert (0, 1) == (emulator.backlog(SUB), emulator.backlog("projects/my-project/subscriptions/lake"))
+    missing = run("topics", "list-subscriptions", "none", code=1).stderr
+    assert "Topic `projects/my-project/topics/none` does not exist." in missing
+
+
 def test_several_are_created_at_once(run: Run, emulator: Emulator):
     """Each name is a resource with the settings of the flags. Those before one that fails are reported."""
     topics = said(run, "topics", "create", "flights", "trains", "--labels", "team=data")
