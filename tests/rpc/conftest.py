@@ -1,14 +1,14 @@
-"""Fixtures of tests over RPCs: a client that calls any RPC by name, and commands as processes with their output."""
+"""Fixtures of tests over RPCs: a client that calls any RPC by name, and commands of `pubsub-spark` in this process."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import subprocess
+import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import field_mask_pb2
+from typer.testing import CliRunner, Result
 
+from pubsub_spark.cli import app
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos, routes
 from pubsub_spark.options import ReadOptions
@@ -28,7 +30,7 @@ TOPIC, SUB, OTHER = "projects/p/topics/news", "projects/p/subscriptions/all", "p
 DAY = 86_400
 COMMAND = [sys.executable, "-c", "from pubsub_spark.cli import app; app()"]
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Run = Callable[..., Result]
 
 _ROUTES = {route.rpc.rpartition(".")[2]: route for route in routes.routes()}
 
@@ -141,16 +143,24 @@ def environment(emulator: Emulator) -> dict[str, str]:
     return {**os.environ, "PUBSUB_EMULATOR_HOST": emulator.endpoint, "GOOGLE_CLOUD_PROJECT": "my-project"}
 
 
+def invoke(words: Iterable[str], environment: Mapping[str, str], code: int = 0, stdin: str = "") -> Result:
+    """Run a command of `pubsub-spark` in this process. Return its output. Asserts that its exit code is `code`."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        result = CliRunner().invoke(app, [*words], env=environment, input=stdin)
+    finally:
+        for number, handler in handlers.items():  # `tail` and `redrive` set their own
+            signal.signal(number, handler)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert code == result.exit_code, result.output
+    return result
+
+
 @pytest.fixture
 def run(environment: dict[str, str]) -> Run:
-    """Return `run(word, ..., code=0, stdin="")`, which returns the output and asserts that the exit code is `code`."""
-
-    def run(*words: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        ended = subprocess.run([*COMMAND, *words], input=stdin, capture_output=True, text=True, env=environment)
-        assert code == ended.returncode, ended.stdout + ended.stderr
-        return ended
-
-    return run
+    """Return `run(word, ..., code=0, stdin="")`, which is `invoke` on the emulator of the test."""
+    return lambda *words, code=0, stdin="": invoke(words, environment, code, stdin)
 
 
 def said(run: Run, *words: str, stdin: str = "") -> Any:

@@ -1,4 +1,4 @@
-"""`pubsub-spark apply`, `asyncapi export` and `emulator --config` through their real processes, on the emulator."""
+"""`pubsub-spark apply`, `asyncapi export` and `emulator --config`, on the emulator."""
 
 from __future__ import annotations
 
@@ -6,39 +6,37 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import yaml
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from typer.testing import Result
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.schema.protobuf.protoc import compile_text
-from tests.rpc.conftest import Client
+from tests.rpc.conftest import COMMAND, Client, invoke
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "flights.asyncapi.yaml"
-COMMAND = [sys.executable, "-c", "from pubsub_spark.cli import app; app()"]
 
 
-def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of `pubsub-spark`, with the project `p`."""
-    given = {**os.environ, "PYTHONPATH": str(ROOT), "GOOGLE_CLOUD_PROJECT": "p", **environment}
-    return subprocess.run([*COMMAND, *map(str, arguments)], env=given, text=True, capture_output=True, check=False)
+def run(host: str, *arguments: str | Path, code: int = 0) -> Result:
+    """Run a command of `pubsub-spark` on the emulator of an address, with the project `p`."""
+    environment = {**os.environ, "GOOGLE_CLOUD_PROJECT": "p", "PUBSUB_EMULATOR_HOST": host}
+    return invoke(map(str, arguments), environment, code)
 
 
-def actions(result: subprocess.CompletedProcess[str]) -> list[str]:
+def actions(result: Result) -> list[str]:
     return [step["action"] for step in json.loads(result.stdout)["steps"]]
 
 
 def test_apply_creates_and_a_second_run_changes_nothing(emulator: Emulator):
     """A dry run changes nothing, a run creates everything, another one nothing."""
-    host = {"PUBSUB_EMULATOR_HOST": emulator.endpoint}
+    host = emulator.endpoint
 
     for flags, expected in ((["--dry-run"], "create"), ([], "create"), ([], "none"), (["--dry-run"], "none")):
-        result = run("apply", EXAMPLE, "--json", *flags, **host)
-        assert 0 == result.returncode, result.stderr
+        result = run(host, "apply", EXAMPLE, "--json", *flags)
         assert {expected} == set(actions(result))
     emulator.publish(
         "projects/p/topics/flight-departures",
@@ -49,24 +47,23 @@ def test_apply_creates_and_a_second_run_changes_nothing(emulator: Emulator):
 
 def test_export_is_what_apply_would_make(emulator: Emulator, tmp_path: Path):
     """The document of existing resources changes nothing in its own project, and creates the same ones elsewhere."""
-    host = {"PUBSUB_EMULATOR_HOST": emulator.endpoint}
-    assert 0 == run("apply", EXAMPLE, **host).returncode
+    host = emulator.endpoint
+    run(host, "apply", EXAMPLE)
     exported = tmp_path / "exported.yaml"
 
-    result = run("asyncapi", "export", "--output", exported, **host)
+    run(host, "asyncapi", "export", "--output", exported)
 
-    assert 0 == result.returncode, result.stderr
-    assert {"none"} == set(actions(run("apply", exported, "--json", **host)))
-    as_json = run("asyncapi", "export", "--json", **host).stdout
+    assert {"none"} == set(actions(run(host, "apply", exported, "--json")))
+    as_json = run(host, "asyncapi", "export", "--json").stdout
     assert yaml.safe_load(exported.read_text()) == json.loads(as_json)
     emulator.reset()
-    assert {"create"} == set(actions(run("apply", exported, "--json", **host)))
-    assert exported.read_text() == run("asyncapi", "export", **host).stdout
+    assert {"create"} == set(actions(run(host, "apply", exported, "--json")))
+    assert exported.read_text() == run(host, "asyncapi", "export").stdout
 
 
 def test_export_names_a_compiled_schema(emulator: Emulator, tmp_path: Path):
     """A compiled schema has no definition as a text: the document names it, with the reason of the missing payload."""
-    host = {"PUBSUB_EMULATOR_HOST": emulator.endpoint}
+    host = emulator.endpoint
     [file] = compile_text('syntax = "proto3"; message M { int32 count = 1; }').file
     compiled = {"root_message": "M", "compiled_bytes": FileDescriptorSet(file=[file]).SerializeToString()}
     schema = protos.Schema(type_=1, compiled_proto_schema=compiled)
@@ -74,52 +71,49 @@ def test_export_names_a_compiled_schema(emulator: Emulator, tmp_path: Path):
     emulator.create_topic("projects/p/topics/numbers", schema="projects/p/schemas/number", encoding="JSON")
     exported = tmp_path / "exported.yaml"
 
-    result = run("asyncapi", "export", "--output", exported, **host)
+    run(host, "asyncapi", "export", "--output", exported)
 
-    assert 0 == result.returncode, result.stderr
     assert (
         "The schema is compiled" in exported.read_text() and "name: projects/p/schemas/number" in exported.read_text()
     )
-    again = run("apply", exported, "--json", **host)
+    again = run(host, "apply", exported, "--json")
     assert {"none"} == set(actions(again)), again.stderr
 
 
 def test_change_of_the_document_is_an_update(emulator: Emulator, tmp_path: Path):
     """Another label, a longer retention and a new field are updates of the topic and a revision of the schema."""
-    host = {"PUBSUB_EMULATOR_HOST": emulator.endpoint}
+    host = emulator.endpoint
     (tmp_path / "flight.avsc").write_text((ROOT / "examples" / "flight.avsc").read_text())
     document = tmp_path / "api.yaml"
     document.write_text(EXAMPLE.read_text())
-    assert 0 == run("apply", document, **host).returncode
+    run(host, "apply", document)
     document.write_text(EXAMPLE.read_text().replace("team: flights", "team: other").replace("86400s", "172800s"))
     schema = json.loads((tmp_path / "flight.avsc").read_text())
     schema["fields"].append({"name": "gate", "type": ["null", "string"], "default": None})
     (tmp_path / "flight.avsc").write_text(json.dumps(schema))
 
-    result = run("apply", document, "--json", **host)
+    result = run(host, "apply", document, "--json")
 
     changed = [step for step in json.loads(result.stdout)["steps"] if step["action"] != "none"]
     assert [("update", "Schema"), ("update", "Topic")] == [(step["action"], step["kind"]) for step in changed]
-    assert {"none"} == set(actions(run("apply", document, "--json", **host)))
+    assert {"none"} == set(actions(run(host, "apply", document, "--json")))
 
 
 def test_conflict_and_refusal_are_sentences(emulator: Emulator):
     """An impossible change is one error, and nothing is done. If the service refuses, the error lists the changes."""
-    host = {"PUBSUB_EMULATOR_HOST": emulator.endpoint}
+    host = emulator.endpoint
     emulator.create_topic("projects/p/topics/other")
     emulator.create_subscription("projects/p/subscriptions/flight-departures-to-table", "projects/p/topics/other")
 
-    result = run("apply", EXAMPLE, **host)
+    result = run(host, "apply", EXAMPLE, code=1)
 
-    assert 1 == result.returncode
     assert "is of Topic `projects/p/topics/other`, which cannot be changed" in result.stderr
     emulator.reset()
     emulator.fail("CreateTopic", "PERMISSION_DENIED", message="no")
-    refused = run("apply", EXAMPLE, **host)
-    assert 1 == refused.returncode
+    refused = run(host, "apply", EXAMPLE, code=1)
     made = "1 of 4 changes are made (Schema `projects/p/schemas/flight`). Run it again for the others."
     assert made in refused.stderr
-    assert 0 == run("apply", EXAMPLE, **host).returncode
+    run(host, "apply", EXAMPLE)
 
 
 def test_wrong_document_creates_nothing(emulator: Emulator, tmp_path: Path):
@@ -129,9 +123,8 @@ def test_wrong_document_creates_nothing(emulator: Emulator, tmp_path: Path):
     wrong.write_text(text.replace("team: flights", "team: 7").replace("encoding: binary", "encoding: xml"))
     (tmp_path / "flight.avsc").write_text("{}")
 
-    result = run("apply", wrong, PUBSUB_EMULATOR_HOST=emulator.endpoint)
+    result = run(emulator.endpoint, "apply", wrong, code=1)
 
-    assert 1 == result.returncode
     assert "has 3 problems" in result.stderr
     assert "bindings.googlepubsub.attributes.source`: this must be of type string, got `8`" in result.stderr
     assert "line 15, `channels.departures.bindings.googlepubsub.labels.team`" in result.stderr
@@ -147,7 +140,7 @@ def test_emulator_begins_with_a_document(tmp_path: Path):
     assert process.stdout is not None
     try:
         host = process.stdout.readline().strip().removeprefix("export PUBSUB_EMULATOR_HOST=")
-        assert {"none"} == set(actions(run("apply", EXAMPLE, "--json", PUBSUB_EMULATOR_HOST=host)))
+        assert {"none"} == set(actions(run(host, "apply", EXAMPLE, "--json")))
     finally:
         process.send_signal(signal.SIGTERM)
         assert 0 == process.wait(30)

@@ -1,4 +1,4 @@
-"""Each command on messages and positions, as a process against the emulator: output, JSON, exit code and errors."""
+"""Each command on messages and positions, against the emulator: output, JSON, exit code and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pubsub-spark doctor` as a process of its own, without Spark. tests/spark/test_doctor.py starts it."""
+"""`pubsub-spark doctor` without Spark. tests/spark/test_doctor.py starts it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from pubsub_spark.cli import app
 from pubsub_spark.emulator import Emulator
+from tests.rpc.conftest import COMMAND, invoke
 
-COMMAND = [sys.executable, "-c", "from pubsub_spark.cli import app; app()", "doctor", "--no-spark"]
+DOCTOR = [*COMMAND, "doctor", "--no-spark"]
 TOPIC, SUB = "projects/my-project/topics/flights", "projects/my-project/subscriptions/all"
 
 
@@ -36,8 +37,8 @@ def environment(emulator: Emulator) -> dict[str, str]:
 
 def doctor(environment: dict[str, str], *words: str) -> tuple[int, dict[str, dict[str, str]]]:
     """Return the exit code, and the findings by check."""
-    ended = subprocess.run([*COMMAND, "--json", *words], capture_output=True, text=True, env=environment, check=False)
-    return ended.returncode, {each["check"]: each for each in json.loads(ended.stdout)}
+    result = CliRunner().invoke(app, ["doctor", "--no-spark", "--json", *words], env=environment)
+    return result.exit_code, {each["check"]: each for each in json.loads(result.stdout)}
 
 
 def test_everything_is_right(environment: dict[str, str], emulator: Emulator, tmp_path: Path):
@@ -51,9 +52,7 @@ def test_everything_is_right(environment: dict[str, str], emulator: Emulator, tm
     assert str(tmp_path) in found["staging area"]["found"]
     assert found["a message"]["found"].startswith("published and pulled in ")
     assert [] == emulator.messages(SUB)
-    listed = subprocess.run(
-        [*COMMAND[:3], "topics", "list", "--json"], capture_output=True, text=True, env=environment, check=True
-    )
+    listed = invoke(["topics", "list", "--json"], environment)
     assert [TOPIC] == [each["name"] for each in json.loads(listed.stdout)]
 
 
@@ -66,12 +65,10 @@ def test_emulator_alone_is_enough(environment: dict[str, str], monkeypatch: pyte
         return str(found(package))
 
     monkeypatch.setattr(metadata, "version", version)
-    alone = {**environment, "JAVA_HOME": "/nowhere", "PYSPARK_PYTHON": "/nowhere/python"}
-    result = CliRunner().invoke(app, ["doctor", "--no-spark", "--json"], env=alone)
+    code, found = doctor({**environment, "JAVA_HOME": "/nowhere", "PYSPARK_PYTHON": "/nowhere/python"})
 
-    found = {each["check"]: each["state"] for each in json.loads(result.stdout)}
-    assert 0 == result.exit_code
-    assert "skipped" == found["Spark"]
+    assert 0 == code
+    assert "skipped" == found["Spark"]["state"]
     assert not {"PySpark", "Java", "worker's Python"} & {*found}
 
 
@@ -82,7 +79,7 @@ def test_no_message_is_tried_on_a_topic_with_a_schema(environment: dict[str, str
         ["schemas", "create", "record", "--type", "protocol-buffer", "--definition", definition],
         ["topics", "create", "typed", "--schema", "record", "--message-encoding", "json"],
     ):
-        subprocess.run([*COMMAND[:3], *command], capture_output=True, env=environment, check=True)
+        invoke(command, environment)
     code, found = doctor(environment, "--topic", "typed", "--try")
 
     schema = "projects/my-project/schemas/record"
@@ -116,7 +113,7 @@ def test_rows_come_while_checks_run(environment: dict[str, str], tmp_path: Path)
     python.chmod(0o755)
     terminal, there = pty.openpty()
     environment |= {"PYSPARK_PYTHON": str(python), "TERM": "xterm", "COLUMNS": "200"}
-    with subprocess.Popen(COMMAND, stdout=there, env=environment) as running:
+    with subprocess.Popen(DOCTOR, stdout=there, env=environment) as running:
         os.close(there)
         shown = b""
         while b"worker's Python" not in shown:  # which waits at the gate
@@ -135,7 +132,7 @@ def test_rows_come_while_checks_run(environment: dict[str, str], tmp_path: Path)
 
 def test_table_has_no_colour_in_a_pipe(environment: dict[str, str]):
     """The table is plain text if the output is no terminal."""
-    ended = subprocess.run(COMMAND, capture_output=True, text=True, env=environment, check=True)
+    ended = subprocess.run(DOCTOR, capture_output=True, text=True, env=environment, check=True)
 
     assert "\x1b" not in ended.stdout + ended.stderr
     assert ended.stdout.splitlines()[0].split() == ["check", "found", "remedy"]

@@ -3,26 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
-import pytest
-from typer.testing import CliRunner
-
-from pubsub_spark.cli import app
 from pubsub_spark.emulator import Emulator
 from tests.rpc.conftest import SUB, TOPIC, Client, Run, refused, said
-
-
-@pytest.fixture
-def run(environment: dict[str, str]) -> Run:
-    """Return `run(word, ..., code=0)`, which runs the command in this process and returns its output."""
-
-    def run(*words: str, code: int = 0, stdin: str = "") -> Any:
-        result = CliRunner().invoke(app, words, env=environment, input=stdin)
-        assert code == result.exit_code, result.output
-        return result
-
-    return run
 
 
 def test_clock_is_moved(run: Run, emulator: Emulator):

@@ -1,4 +1,4 @@
-"""Each command on topics, subscriptions, schemas and snapshots, as a process against the emulator."""
+"""Each command on topics, subscriptions, schemas and snapshots, against the emulator."""
 
 from __future__ import annotations
 
