@@ -75,17 +75,8 @@ def received(responses: Sequence[bytes]) -> Received:
     """Return the deliveries in serialized StreamingPullResponses, in their order."""
     deliveries = _responses().list_to_record_batch(list(responses)).column("received_messages").flatten()
     message = deliveries.field("message")
-    messages = pa.RecordBatch.from_arrays(
-        [
-            message.field("message_id"),
-            message.field("data"),
-            message.field("attributes"),
-            message.field("publish_time"),
-            message.field("ordering_key"),
-            deliveries.field("delivery_attempt"),
-        ],
-        schema=MESSAGES,
-    )
+    columns = [*map(message.field, MESSAGES.names[:-1]), deliveries.field("delivery_attempt")]
+    messages = pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
     receipts = pa.RecordBatch.from_arrays([deliveries.field("ack_id"), message.field("message_id")], schema=RECEIPTS)
     return Received(messages, receipts)
 
@@ -105,15 +96,10 @@ def first_deliveries(received: Sequence[Received]) -> list[pa.RecordBatch]:
 
 def envelope(messages: pa.RecordBatch) -> pa.RecordBatch:
     """Return the columns that users see: as MESSAGES, with null where the service sent nothing."""
-    keys, attempts = messages.column("ordering_key"), messages.column("delivery_attempt")
-    return pa.RecordBatch.from_arrays(
-        [
-            *messages.columns[:4],
-            _null_where(keys, pc.equal(pc.binary_length(keys), 0)),
-            _null_where(attempts, pc.equal(attempts, 0)),
-        ],
-        schema=MESSAGES,
-    )
+    *columns, keys, attempts = messages.columns
+    columns.append(_null_where(keys, pc.equal(pc.binary_length(keys), 0)))
+    columns.append(_null_where(attempts, pc.equal(attempts, 0)))
+    return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
 
 
 def databricks(messages: pa.RecordBatch) -> pa.RecordBatch:
@@ -149,11 +135,8 @@ def size(messages: pa.RecordBatch) -> int:
     """Return the bytes of the payloads and attributes, as published: without Arrow's offsets."""
     attributes = messages.column("attributes")
     first, last = _span(attributes)  # keys and items are those of the whole array, whatever part of it this is
-    texts = (
-        messages.column("data"),
-        *(each.slice(first, last - first) for each in (attributes.keys, attributes.items)),
-    )
-    return sum(last - first for first, last in map(_span, texts))
+    texts = (attributes.keys.slice(first, last - first), attributes.items.slice(first, last - first))
+    return sum(last - first for first, last in map(_span, (messages.column("data"), *texts)))
 
 
 def has_text(array: pa.StringArray) -> bool:

@@ -30,9 +30,8 @@ from pubsub_spark.schema import avro
 from pubsub_spark.schema.avro import batch_check, error_locator, json_encoding
 from pubsub_spark.schema.avro.compatibility import unreadable
 from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS
-from pubsub_spark.schema.avro.mismatch import Mismatch
 from pubsub_spark.schema.avro.schema_tree import Array, Map, Node, Record, Union
-from pubsub_spark.schema.definition import InvalidMessage, InvalidSchema
+from pubsub_spark.schema.definition import InvalidMessage, InvalidSchema, Mismatch
 from tests.properties.avro_strategies import damaged, messages, schemas, values, without_logical, written
 
 RELAXED = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))

@@ -30,12 +30,12 @@ from pubsub_spark.codec.avro.types import column_of, variants, widened
 from pubsub_spark.schema.avro import schema_tree as tree
 from pubsub_spark.schema.avro.array_items import empty_items
 from pubsub_spark.schema.avro.batch_check import compile_check, is_utf8
-from pubsub_spark.schema.avro.compatibility import best_branch, written_field
+from pubsub_spark.schema.avro.compatibility import Unresolvable, best_branch, written_field
 from pubsub_spark.schema.avro.cursors import ITEM, Batch, Bits, Cursors, Longs, padding
 from pubsub_spark.schema.avro.datum import DatumSerializer
 from pubsub_spark.schema.avro.error_locator import least_bytes
 from pubsub_spark.schema.avro.json_encoding import quoted
-from pubsub_spark.schema.avro.mismatch import Mismatch, Unresolvable
+from pubsub_spark.schema.definition import Mismatch
 from pubsub_spark.slices import slices
 
 Path = tuple[str, ...]

@@ -31,23 +31,12 @@ def segments(cursors: Cursors, length: Longs) -> pa.BinaryArray:
     edges[1::2] = cursors.at
     edges[-1] = edges[-2] if count else 0
     if cursors.batch.any_fell_back:  # inactive cursors are behind all others, but Arrow needs edges that never fall
-        _close_gaps(edges, np.flatnonzero(cursors.inactive()))
+        edges[:-1].reshape(count, 2)[cursors.inactive()] = 0
+        np.maximum.accumulate(edges, out=edges)
     whole = pa.Array.from_buffers(
         pa.binary(), 2 * count, [None, pa.py_buffer(edges.astype(np.int32)), pa.py_buffer(cursors.batch.bytes)]
     )
     return whole.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
-
-
-def _close_gaps(edges: Longs, inactive: Longs) -> None:
-    """Set the segments of inactive cursors, of rising index, to no bytes where the one before them ends."""
-    if not len(inactive):
-        return
-    breaks = np.diff(inactive, prepend=-2) != 1
-    first_of_run = inactive[np.flatnonzero(breaks)[np.cumsum(breaks) - 1]]
-    before = np.where(first_of_run > 0, edges[2 * first_of_run - 1], 0)
-    edges[2 * inactive] = before
-    edges[2 * inactive + 1] = before
-    edges[-1] = edges[-2]
 
 
 def read_items(

@@ -16,9 +16,9 @@ from pubsub_spark.codec.avro.columns import batches, compile_columns
 from pubsub_spark.codec.avro.json import compile_reader
 from pubsub_spark.codec.avro.types import column_of, value_type
 from pubsub_spark.schema.avro import error_locator
+from pubsub_spark.schema.avro.compatibility import Unresolvable
 from pubsub_spark.schema.avro.definition import AvroDefinition
-from pubsub_spark.schema.avro.mismatch import Mismatch, Unresolvable
-from pubsub_spark.schema.definition import Encoding, InvalidMessage
+from pubsub_spark.schema.definition import Encoding, InvalidMessage, Mismatch
 
 
 class AvroDecoder:
@@ -55,24 +55,24 @@ class AvroDecoder:
         if self._wrapped:
             column = arrays.structs(self.type, len(column), [column])
         again: dict[int, bytes] = {}
-        for place in np.flatnonzero(batch.fell_back).tolist() if batch.any_fell_back else ():
-            message = data[place].as_py()
+        for row in np.flatnonzero(batch.fell_back).tolist() if batch.any_fell_back else ():
+            message = data[row].as_py()
             mismatch = self._mismatch(message)
             if mismatch is None:
                 rewritten = self._writer.datum.write(self._writer.datum.read(message))
                 if rewritten != message:
-                    again[place] = rewritten
+                    again[row] = rewritten
                     continue
-                mismatch = batch.reasons.get(place) or Mismatch("cannot be read")  # the latter is not known
-            reasons.setdefault(start + place, _sentence(mismatch))
+                mismatch = batch.reasons.get(row) or Mismatch("cannot be read")  # the latter is not known
+            reasons.setdefault(start + row, _sentence(mismatch))
         if not again:
             return column
+        rows = list(again)
         reasons_again: dict[int, str] = {}
         column_again = self._batch(pa.array(again.values(), pa.binary()), 0, reasons_again)
-        places = list(again)
-        reasons.update({start + places[row]: reason for row, reason in reasons_again.items()})
+        reasons.update({start + rows[place]: reason for place, reason in reasons_again.items()})
         index = np.arange(len(data))
-        index[places] = len(data) + np.arange(len(places))
+        index[rows] = len(data) + np.arange(len(rows))
         return pa.concat_arrays([column, column_again]).take(pa.array(index))
 
     def _mismatch(self, message: bytes) -> Mismatch | None:

@@ -24,7 +24,7 @@ from pubsub_spark.codec.avro.columns import constant
 from pubsub_spark.codec.avro.types import column_of, variants, widened
 from pubsub_spark.codec.rows import Unwritable, child, find_columns, fits, inside, spelled, unfit
 from pubsub_spark.errors import SchemaError
-from pubsub_spark.schema.avro.mismatch import Unresolvable
+from pubsub_spark.schema.avro.compatibility import Unresolvable
 from pubsub_spark.schema.avro.schema_tree import Array, Enum, Field, Fixed, Map, Node, Primitive, Record, Union
 
 Write = Callable[[pa.Array, Present], list[Buffer]]

@@ -29,8 +29,7 @@ from pubsub_spark.schema.avro import json_encoding
 from pubsub_spark.schema.avro import schema_tree as tree
 from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS
 from pubsub_spark.schema.avro.definition import AvroDefinition
-from pubsub_spark.schema.avro.mismatch import Mismatch
-from pubsub_spark.schema.definition import InvalidMessage
+from pubsub_spark.schema.definition import InvalidMessage, Mismatch
 
 
 def compile_reader(definition: AvroDefinition) -> JsonReader:

@@ -28,16 +28,9 @@ from pubsub_spark.codec.protobuf import ptars_schema
 from pubsub_spark.codec.protobuf.column_tree import Array, Enum, Map, Node, Struct, build_column_tree, time_node
 from pubsub_spark.codec.protobuf.types import ptars_type
 from pubsub_spark.errors import SchemaError
+from pubsub_spark.schema.protobuf import json_mapping
 from pubsub_spark.schema.protobuf.definition import ProtobufDefinition
 from pubsub_spark.schema.protobuf.descriptors import is_repeated, well_known_name
-from pubsub_spark.schema.protobuf.json_mapping import (
-    LEAST_SECONDS,
-    NULL_TYPES,
-    UNCOMMON,
-    WELL_KNOWN,
-    WRAPPERS,
-    duration,
-)
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 _TIME: Final = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z$"
@@ -123,9 +116,9 @@ def _value(node: Node, field: FieldDescriptor) -> Plan | None:
     if message is None:
         return _scalar(node, field)
     name = well_known_name(message)
-    if name in WELL_KNOWN or not isinstance(node, Struct):  # which has only the shape of a time
+    if name in json_mapping.WELL_KNOWN or not isinstance(node, Struct):  # which has only the shape of a time
         return _TIMES.get(name)
-    if name not in WRAPPERS:
+    if name not in json_mapping.WRAPPERS:
         return _objects(node, message)
     value = _value(node.columns[0].node, message.fields_by_name["value"])
     return value and reader.wrapped(value, ptars_schema.field_name(node.columns[0]))
@@ -134,7 +127,7 @@ def _value(node: Node, field: FieldDescriptor) -> Plan | None:
 def _scalar(node: Node, field: FieldDescriptor) -> Plan | None:
     if isinstance(node, Enum):
         numbers = {value.name: value.number for value in field.enum_type.values}
-        return None if well_known_name(field.enum_type) in NULL_TYPES else _enum(numbers)
+        return None if well_known_name(field.enum_type) in json_mapping.NULL_TYPES else _enum(numbers)
     type_ = ptars_type(node)
     if pa.types.is_integer(type_):
         return reader.integers(type_, as_text=type_.bit_width == 64)
@@ -171,13 +164,14 @@ def _timestamps(texts: pa.StringArray) -> pa.StructArray:
     reader.require(pc.all(pc.match_substring_regex(texts, _TIME)).as_py() is not False)
     seconds = pc.utf8_slice_codeunits(texts, 0, len("2026-01-31T12:00:00")).cast(pa.timestamp("s")).cast(pa.int64())
     nanos = pc.utf8_rpad(pc.utf8_slice_codeunits(texts, len("2026-01-31T12:00:00."), -1), 9, "0").cast(pa.int32())
-    reader.require((pc.min(seconds).as_py() or 0) >= LEAST_SECONDS)
+    reader.require((pc.min(seconds).as_py() or 0) >= json_mapping.LEAST_SECONDS)
     return named_structs({"seconds": seconds, "nanos": nanos}, len(texts), texts)
 
 
+_SECONDS_AND_NANOS: Final = pa.struct([("seconds", pa.int64()), ("nanos", pa.int32())])
 _TIMES: Final[dict[str, Plan]] = {
     _TIMESTAMP: reader.texts(_timestamps),
-    "google.protobuf.Duration": reader.each_text(duration, pa.struct([("seconds", pa.int64()), ("nanos", pa.int32())])),
+    "google.protobuf.Duration": reader.each_text(json_mapping.duration, _SECONDS_AND_NANOS),
 }
 
 
@@ -235,16 +229,16 @@ def _value_writer(field: FieldDescriptor, pool: DescriptorPool) -> Write:
     name = well_known_name(message)
     if name == _TIMESTAMP:
         return _timestamp_texts
-    if name in WRAPPERS:
+    if name in json_mapping.WRAPPERS:
         return _wrapper_writer(message, pool)
-    if name in WELL_KNOWN:
+    if name in json_mapping.WELL_KNOWN:
         return _each_message(message, pool)
     return _message_writer(message, pool)
 
 
 def _enum_writer(field: FieldDescriptor) -> Write:
     numbers = field.enum_type.values_by_number
-    if well_known_name(field.enum_type) in NULL_TYPES:
+    if well_known_name(field.enum_type) in json_mapping.NULL_TYPES:
         return lambda array: pc.if_else(array.is_valid(), "null", None)
     names = pa.array([f'"{value.name}"' for value in numbers.values()], pa.string())
     known = pa.array(numbers, pa.int32())
@@ -280,7 +274,7 @@ def _each_message(message: Descriptor, pool: DescriptorPool) -> Write:
                 made = message_class(**given)
             value = json_format.MessageToDict(made, descriptor_pool=pool)
             return json.dumps(value, allow_nan=False, ensure_ascii=False)
-        except UNCOMMON as error:
+        except json_mapping.UNCOMMON as error:
             raise ValueError(" ".join(str(error).split())) from None
 
     return lambda array: writer.each(text, array.to_pylist())

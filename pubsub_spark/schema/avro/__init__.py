@@ -1,7 +1,7 @@
 """Avro: schema text, its two encodings, and compatibility of revisions.
 
 parser         the text as a tree (schema_tree)             compatibility  may this schema read that one's data
-error_locator  the faulty field of one message (mismatch)   batch_check    many binary messages at once
+error_locator  the faulty field of one message              batch_check    many binary messages at once
 cursors        places in many messages (array_items)        datum          one message by fastavro
 json_encoding  JSON to and from fastavro's values           definition     the interface of `schema.definition`
 """

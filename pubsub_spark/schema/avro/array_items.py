@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from pubsub_spark.schema.avro import error_locator
 from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS, Cursors, Longs, offsets
-from pubsub_spark.schema.avro.mismatch import Mismatch
 from pubsub_spark.schema.avro.schema_tree import Array, Map
+from pubsub_spark.schema.definition import Mismatch
 
 # Read the items at some cursors: (cursors, the index of the cursor of each item's array, the item's index in it)
 ReadItems = Callable[[Cursors, Longs, Longs], object]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from pubsub_spark.schema.avro.mismatch import Unresolvable
 from pubsub_spark.schema.avro.schema_tree import Array, Enum, Field, Fixed, Map, Named, Node, Record, Union, type_name
+from pubsub_spark.schema.definition import Mismatch
 
 # the writer's type -> the types that a reader may read it as
 PROMOTIONS: Final[dict[str, frozenset[str]]] = {
@@ -20,6 +20,10 @@ PROMOTIONS: Final[dict[str, frozenset[str]]] = {
     "string": frozenset({"bytes"}),
     "bytes": frozenset({"string"}),
 }
+
+
+class Unresolvable(Mismatch):
+    """The finding that no data written with one schema can be read with the other."""
 
 
 def unreadable(writer: Node, reader: Node) -> str | None:

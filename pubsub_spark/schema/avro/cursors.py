@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pubsub_spark.schema.avro import error_locator
-from pubsub_spark.schema.avro.mismatch import Mismatch
 from pubsub_spark.schema.avro.schema_tree import Array, Map, Node, Record, Union
+from pubsub_spark.schema.definition import Mismatch
 
 Longs: TypeAlias = npt.NDArray[np.int64]
 Bits: TypeAlias = npt.NDArray[np.bool_]

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
-from pubsub_spark.schema.avro.mismatch import Mismatch
 from pubsub_spark.schema.avro.schema_tree import INT, Array, Enum, Fixed, Map, Node, Primitive, Record, Union, weight
+from pubsub_spark.schema.definition import Mismatch
 
 Data = bytes | memoryview
 Check = Callable[[Any, Data, int, "_Budget"], int]  # of a node: where the value that begins there ends

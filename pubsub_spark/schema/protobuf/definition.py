@@ -35,7 +35,7 @@ from pubsub_spark.schema.protobuf.protoc import compile_text
 
 # `message Envelope { repeated <the schema's message> messages = 1; }`: upb reads and writes whole batches at once.
 _ENVELOPE: Final = "pubsub_spark_envelope"
-ENVELOPE_TAG: Final = b"\x0a"
+_ENVELOPE_TAG: Final = b"\x0a"
 
 
 class ProtobufDefinition:
@@ -126,10 +126,9 @@ class ProtobufDefinition:
         return None
 
     def _all_valid(self, messages: Sequence[bytes]) -> bool:
-        """Return whether upb accepts all messages, parsed at once as one envelope."""
-        framed = b"".join(part for data in messages for part in (ENVELOPE_TAG, _varint(len(data)), data))
+        """Return whether upb accepts all messages, parsed at once."""
         try:
-            envelope = self.envelope_class.FromString(framed)
+            envelope = self.envelope_class.FromString(in_envelope(messages))
         except DecodeError:
             return False
         return envelope.IsInitialized() and not _has_unknown(envelope)
@@ -141,6 +140,11 @@ def parse(text: str) -> ProtobufDefinition:
     Raises InvalidSchema if `text` is neither a `.proto` file with one message nor a compiled schema.
     """
     return ProtobufDefinition(text)
+
+
+def in_envelope(messages: Sequence[bytes]) -> bytes:
+    """Return the envelope of the messages."""
+    return b"".join(part for data in messages for part in (_ENVELOPE_TAG, _varint(len(data)), data))
 
 
 def check_compatible(old: Definition, new: Definition) -> None:
@@ -211,26 +215,10 @@ def _message_fields(path: str, message: DescriptorProto) -> Iterator[tuple[str, 
 
 def _envelope(package: str, file: FileDescriptorProto, root: str) -> FileDescriptorProto:
     """Return the file of the envelope, of a package of its own. It imports the schema's file."""
-    return FileDescriptorProto(
-        name=f"{package}.proto",
-        package=package,
-        syntax="proto3",
-        dependency=[file.name],
-        message_type=[
-            DescriptorProto(
-                name="Envelope",
-                field=[
-                    FieldDescriptorProto(
-                        name="messages",
-                        number=1,
-                        label=FieldDescriptorProto.LABEL_REPEATED,
-                        type=FieldDescriptorProto.TYPE_MESSAGE,
-                        type_name=f".{root}",
-                    )
-                ],
-            )
-        ],
-    )
+    envelope = FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3", dependency=[file.name])
+    field = envelope.message_type.add(name="Envelope").field.add(name="messages", number=1, type_name=f".{root}")
+    field.label, field.type = FieldDescriptorProto.LABEL_REPEATED, FieldDescriptorProto.TYPE_MESSAGE
+    return envelope
 
 
 def _has_unknown(message: Message) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pubsub_spark.codec.protobuf import codec
+from pubsub_spark.codec import protobuf as codec
 from pubsub_spark.codec.protobuf.json import compile_reader
 from pubsub_spark.schema.definition import Encoding, InvalidMessage
 from pubsub_spark.schema.protobuf import ProtobufDefinition, parse

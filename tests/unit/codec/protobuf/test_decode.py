@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pubsub_spark.codec.protobuf import codec
+from pubsub_spark.codec import protobuf as codec
 from pubsub_spark.codec.protobuf.column_tree import SCALARS, build_column_tree
 from pubsub_spark.codec.protobuf.decode import ProtobufDecoder
 from pubsub_spark.codec.spark_types import struct_type

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf import json_format
 
-from pubsub_spark.codec.protobuf import codec
+from pubsub_spark.codec import protobuf as codec
 from pubsub_spark.errors import SchemaError
 from pubsub_spark.schema.compiled_protobuf import CompiledSchema
 from pubsub_spark.schema.definition import Encoding, InvalidMessage, InvalidSchema

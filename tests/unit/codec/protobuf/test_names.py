@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
 
-from pubsub_spark.codec.protobuf import codec
+from pubsub_spark.codec import protobuf as codec
 from pubsub_spark.codec.protobuf.decode import ProtobufDecoder
 from pubsub_spark.emulator.page import forms, payloads
 from pubsub_spark.emulator.sinks import bigquery_rows

@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.codec.protobuf import codec
+from pubsub_spark.codec import protobuf as codec
 from pubsub_spark.schema.definition import Encoding, InvalidMessage
 from pubsub_spark.schema.protobuf import parse
 from pubsub_spark.schema.protobuf.json_mapping import WELL_KNOWN, WRAPPERS
