@@ -30,7 +30,7 @@ from pubsub_spark.codec.avro.types import column_of, variants, widened
 from pubsub_spark.schema.avro import schema_tree as tree
 from pubsub_spark.schema.avro.array_items import empty_items
 from pubsub_spark.schema.avro.batch_check import compile_check, is_utf8
-from pubsub_spark.schema.avro.compatibility import Unresolvable, best_branch, written_field
+from pubsub_spark.schema.avro.compatibility import Unresolvable, best_branch, unresolvable, written_field
 from pubsub_spark.schema.avro.cursors import ITEM, Batch, Bits, Cursors, Longs, padding
 from pubsub_spark.schema.avro.datum import DatumSerializer
 from pubsub_spark.schema.avro.error_locator import least_bytes
@@ -121,7 +121,7 @@ def _compile(writer: tree.Node, reader: tree.Node, path: Path) -> Read:
             return _enum(writer, reader, path)
         case ((tree.Fixed() | tree.Primitive()), (tree.Fixed() | tree.Primitive())):
             return _scalar(writer, reader, path)
-    raise _unresolvable(writer, reader)
+    raise unresolvable(writer, reader)
 
 
 def _mismatch(reason: str, path: Path) -> Mismatch:
@@ -135,7 +135,9 @@ def _mismatch(reason: str, path: Path) -> Mismatch:
 
 
 def _scalar(writer: tree.Fixed | tree.Primitive, reader: tree.Fixed | tree.Primitive, path: Path) -> Read:
-    _check_logical(writer, reader)
+    one, other = writer.logical, reader.logical
+    if one and other and one.name == other.name == "decimal" and one.scale != other.scale:
+        raise unresolvable(writer, reader)
     type_ = column_of(reader).type
     match writer.kind, reader.kind:
         case "null", "null":
@@ -153,7 +155,7 @@ def _scalar(writer: tree.Fixed | tree.Primitive, reader: tree.Fixed | tree.Primi
             return lambda cursors: numbers(cursors.doubles(), pa.float64())
         case ("bytes", "bytes") | ("fixed", "fixed"):
             if isinstance(writer, tree.Fixed) and isinstance(reader, tree.Fixed) and writer.size != reader.size:
-                raise _unresolvable(writer, reader)
+                raise unresolvable(writer, reader)
             take = _segments(writer)
             return _decimal(take, type_, path) if pa.types.is_decimal(type_) else take
         case "string", "string":
@@ -163,7 +165,17 @@ def _scalar(writer: tree.Fixed | tree.Primitive, reader: tree.Fixed | tree.Primi
         case "string", "bytes":
             text = _bytes_of_strings
             return _decimal(text, type_, path) if pa.types.is_decimal(type_) else text
-    raise _unresolvable(writer, reader)
+    raise unresolvable(writer, reader)
+
+
+def _time_scale(writer: tree.Fixed | tree.Primitive, reader: tree.Fixed | tree.Primitive) -> tuple[int, int]:
+    """Return the factor and the divisor that make an integer the reader's column: (1, 1) if it is no timestamp."""
+    wanted = reader.logical.name if reader.logical else ""
+    if wanted not in _COLUMN_NANOSECONDS:
+        return 1, 1
+    unit = _WRITTEN_NANOSECONDS.get(writer.logical.name if writer.logical else "", _WRITTEN_NANOSECONDS[wanted])
+    column = _COLUMN_NANOSECONDS[wanted]
+    return max(1, unit // column), max(1, column // unit)
 
 
 def _integer(narrow: bool, times: int, over: int, type_: pa.DataType, path: Path) -> Read:
@@ -237,7 +249,8 @@ def _decimal(take: Callable[[Cursors], pa.BinaryArray], type_: pa.Decimal128Type
 
 
 def _enum(writer: tree.Enum, reader: tree.Enum, path: Path) -> Read:
-    symbols = _enum_symbols(writer, reader) or [None]  # without symbols every message falls back
+    symbols = [symbol if symbol in reader.symbols else reader.default for symbol in writer.symbols]
+    symbols = symbols or [None]  # every message falls back
     lacking = np.array([symbol is None for symbol in symbols])
     names = pa.array([symbol or "" for symbol in symbols], pa.string())
 
@@ -369,7 +382,7 @@ def _written_union(writer: tree.Union, reader: tree.Node, path: Path) -> Read:
 def _into_union(writer: tree.Node, reader: tree.Union, path: Path) -> Read:
     index = best_branch(writer, reader)
     if index is None:
-        raise _unresolvable(writer, reader)
+        raise unresolvable(writer, reader)
     branch = reader.branches[index]
     type_ = column_of(reader).type
     if branch.kind == "null":
@@ -387,41 +400,3 @@ def _into_union(writer: tree.Node, reader: tree.Union, path: Path) -> Read:
         return pa.Array.from_buffers(type_, count, [None], children=members)
 
     return read
-
-
-# ------------------------------------------------------------------------------------------------------ resolution
-
-
-def _unresolvable(writer: tree.Node, reader: tree.Node) -> Unresolvable:
-    """Return the error about two unrelated types."""
-    if isinstance(reader, tree.Union):
-        return Unresolvable(f"was written as {_name(writer)}, and the reader's union has no branch for it")
-    return Unresolvable(f"was written as {_name(writer)} and cannot be read as {_name(reader)}")
-
-
-def _enum_symbols(writer: tree.Enum, reader: tree.Enum) -> list[str | None]:
-    """Return the reader's symbol for each of the writer's, or None if it has neither symbol nor default."""
-    return [symbol if symbol in reader.symbols else reader.default for symbol in writer.symbols]
-
-
-def _time_scale(writer: tree.Fixed | tree.Primitive, reader: tree.Fixed | tree.Primitive) -> tuple[int, int]:
-    """Return the factor and the divisor that make an integer the reader's column: (1, 1) if it is no timestamp."""
-    wanted = reader.logical.name if reader.logical else ""
-    if wanted not in _COLUMN_NANOSECONDS:
-        return 1, 1
-    unit = _WRITTEN_NANOSECONDS.get(writer.logical.name if writer.logical else "", _WRITTEN_NANOSECONDS[wanted])
-    column = _COLUMN_NANOSECONDS[wanted]
-    return max(1, unit // column), max(1, column // unit)
-
-
-def _check_logical(writer: tree.Fixed | tree.Primitive, reader: tree.Fixed | tree.Primitive) -> None:
-    """Raise Unresolvable when both are decimals, of different scales."""
-    one, other = writer.logical, reader.logical
-    if one and other and one.name == other.name == "decimal" and one.scale != other.scale:
-        raise _unresolvable(writer, reader)
-
-
-def _name(node: tree.Node) -> str:
-    name = f"{node.kind} `{node.name}`" if isinstance(node, tree.Named) else f"`{node.kind}`"
-    logical = None if isinstance(node, tree.Enum | tree.Record | tree.Array | tree.Map | tree.Union) else node.logical
-    return f"decimal({logical.precision}, {logical.scale})" if logical and logical.name == "decimal" else name

@@ -11,7 +11,18 @@ from typing import Final
 import pyarrow as pa
 
 from pubsub_spark.errors import SchemaError
-from pubsub_spark.schema.avro.schema_tree import Array, Enum, Fixed, Logical, Map, Node, Primitive, Record, Union
+from pubsub_spark.schema.avro.schema_tree import (
+    Array,
+    Enum,
+    Fixed,
+    Logical,
+    Map,
+    Node,
+    Primitive,
+    Record,
+    Union,
+    weight,
+)
 
 _PRIMITIVES: Final[dict[str, pa.DataType]] = {
     "null": pa.null(),
@@ -42,11 +53,13 @@ _WIDENED: Final[dict[frozenset[str], str]] = {
 
 MAX_PRECISION: Final = 38
 # A schema whose named types use each other 40 deep stands for more columns than atoms. Real tables have hundreds.
-MAX_COLUMNS: Final = 20_000
+MAX_NODES: Final = 30_000
 
 
 def value_type(root: Node) -> pa.StructType:
     """Return the type of the column `value`. A root that is not a struct becomes its only field, `value`."""
+    if weight(root) > MAX_NODES:
+        raise SchemaError(f"The schema stands for more than {MAX_NODES} fields, items and branches of unions")
     column = column_of(root)
     return column.type if pa.types.is_struct(column.type) else pa.struct([column.with_name("value")])
 
@@ -56,7 +69,7 @@ def column_of(node: Node) -> pa.Field:
 
     Raises SchemaError with the path if Spark has no such type.
     """
-    return _Walk().column(node, "", frozenset())
+    return _column(node, "", frozenset())
 
 
 def variants(node: Union) -> list[Node]:
@@ -74,51 +87,46 @@ def widened(node: Union) -> Primitive | None:
     return Primitive(wide) if wide else None
 
 
-class _Walk:
-    def __init__(self) -> None:
-        self._columns = 0
+def _column(node: Node, path: str, outer: frozenset[Node]) -> pa.Field:
+    match node:
+        case Primitive(kind, logical):
+            return pa.field("", _logical(logical, path) or _PRIMITIVES[kind], kind == "null")
+        case Fixed(logical=logical):
+            return pa.field("", _logical(logical, path) or pa.binary(), False)
+        case Enum():
+            return pa.field("", pa.string(), False)
+        case Array(items):
+            return pa.field("", pa.list_(_column(items, f"{path}[]", outer).with_name("element")), False)
+        case Map(values):
+            value = _column(values, f"{path}{{}}", outer)
+            return pa.field("", pa.map_(pa.string(), value.with_name("value")), False)
+        case Union():
+            return _union(node, path, outer)
+        case Record():
+            return _record(node, path, outer)
 
-    def column(self, node: Node, path: str, outer: frozenset[Node]) -> pa.Field:
-        self._columns += 1
-        if self._columns > MAX_COLUMNS:
-            raise SchemaError(f"The schema stands for more than {MAX_COLUMNS} columns")
-        match node:
-            case Primitive(kind, logical):
-                return pa.field("", _logical(logical, path) or _PRIMITIVES[kind], kind == "null")
-            case Fixed(logical=logical):
-                return pa.field("", _logical(logical, path) or pa.binary(), False)
-            case Enum():
-                return pa.field("", pa.string(), False)
-            case Array(items):
-                return pa.field("", pa.list_(self.column(items, f"{path}[]", outer).with_name("element")), False)
-            case Map(values):
-                value = self.column(values, f"{path}{{}}", outer)
-                return pa.field("", pa.map_(pa.string(), value.with_name("value")), False)
-            case Union():
-                return self._union(node, path, outer)
-            case Record():
-                return self._record(node, path, outer)
 
-    def _union(self, node: Union, path: str, outer: frozenset[Node]) -> pa.Field:
-        kinds = variants(node)
-        nullable = len(kinds) < len(node.branches)
-        wide = widened(node)
-        if wide:
-            return pa.field("", _PRIMITIVES[wide.kind], nullable)
-        if len(kinds) == 1:
-            return self.column(kinds[0], path, outer).with_nullable(nullable)
-        members = (self.column(branch, path, outer).with_nullable(True) for branch in kinds)
-        return pa.field("", pa.struct([column.with_name(f"member{i}") for i, column in enumerate(members)]), nullable)
+def _union(node: Union, path: str, outer: frozenset[Node]) -> pa.Field:
+    kinds = variants(node)
+    nullable = len(kinds) < len(node.branches)
+    wide = widened(node)
+    if wide:
+        return pa.field("", _PRIMITIVES[wide.kind], nullable)
+    if len(kinds) == 1:
+        return _column(kinds[0], path, outer).with_nullable(nullable)
+    members = (_column(branch, path, outer).with_nullable(True) for branch in kinds)
+    return pa.field("", pa.struct([column.with_name(f"member{i}") for i, column in enumerate(members)]), nullable)
 
-    def _record(self, node: Record, path: str, outer: frozenset[Node]) -> pa.Field:
-        if node in outer:
-            raise SchemaError(f"The schema is recursive: field `{path}` contains its own record `{node.name}`")
-        inner = outer | {node}
-        fields = []
-        for field in node.fields:
-            here = f"{path}.{field.name}" if path else field.name
-            fields.append(self.column(field.node, here, inner).with_name(field.name))
-        return pa.field("", pa.struct(fields), False)
+
+def _record(node: Record, path: str, outer: frozenset[Node]) -> pa.Field:
+    if node in outer:
+        raise SchemaError(f"The schema is recursive: field `{path}` contains its own record `{node.name}`")
+    inner = outer | {node}
+    fields = []
+    for field in node.fields:
+        here = f"{path}.{field.name}" if path else field.name
+        fields.append(_column(field.node, here, inner).with_name(field.name))
+    return pa.field("", pa.struct(fields), False)
 
 
 def _logical(logical: Logical | None, path: str) -> pa.DataType | None:

@@ -25,9 +25,8 @@ SCALARS: Final[dict[str, pa.DataType]] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
-_DECIMALS: Final = frozenset({"decimal", "dec", "numeric"})
-_DEFAULT_DECIMAL: Final = (10, 0)
-_TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|\w+|[<>(),:])")
+_DECIMAL = re.compile(r"(?:decimal|dec|numeric)\s*(?:\(\s*(\d+)\s*(?:,\s*(-?\d+)\s*)?\))?")
+_TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|\w+(?:\s*\([^()]*\))?|[<>(),:])")
 
 
 def parse(text: str) -> pa.StructType:
@@ -37,8 +36,11 @@ def parse(text: str) -> pa.StructType:
     return pa.struct(fields)
 
 
-def decimal(precision: int, scale: int) -> pa.DataType:
-    """Return a decimal type of Spark. Raises ValueError if Spark has no such type."""
+def scalar(name: str) -> pa.DataType | None:
+    """Return the type of that name, or None if it is not a scalar type. Raises ValueError if a decimal is too long."""
+    if (match := _DECIMAL.fullmatch(name)) is None:
+        return SCALARS.get(name)
+    precision, scale = int(match[1] or 10), int(match[2] or 0)
     if not (1 <= precision <= 38 and 0 <= scale <= precision):
         raise ValueError(f"DECIMAL({precision}, {scale}) is no type of Spark: 1 to 38 digits, of them the fraction's")
     return pa.decimal128(precision, scale)
@@ -103,11 +105,9 @@ class _Parser:
             found = self._nested(name)
             self._take(">")
             return found
-        if name in _DECIMALS:
-            return self._decimal()
-        if name not in SCALARS:
+        if (type_ := scalar(name)) is None:
             raise ValueError(f"`{name}` is not a type of {', '.join(sorted(SCALARS))}, decimal, struct, array and map")
-        return SCALARS[name]
+        return type_
 
     def _nested(self, name: str) -> pa.DataType:
         if name == "struct":
@@ -118,14 +118,3 @@ class _Parser:
             raise ValueError("the keys of a MAP must be STRING, as those of JSON are")
         self._take(",")
         return pa.map_(key, self._type())
-
-    def _decimal(self) -> pa.DataType:
-        if not self._skip("("):
-            return decimal(*_DEFAULT_DECIMAL)
-        numbers = [self._take()]
-        if self._skip(","):
-            numbers.append(self._take())
-        self._take(")")
-        if not all(number.isdigit() for number in numbers):
-            raise ValueError(f"DECIMAL({', '.join(numbers)}) is no type of Spark")
-        return decimal(int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else 0)

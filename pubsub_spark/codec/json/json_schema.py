@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 
 import pyarrow as pa
 
 from pubsub_spark.codec.json import ddl
 
-_OF_SPARK: Final = ddl.SCALARS
 _STRINGS: Final[dict[str, pa.DataType]] = {"date-time": ddl.SCALARS["timestamp"], "date": pa.date32()}
 _PLAIN: Final[dict[str, pa.DataType]] = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
-_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 
 
 def parse(schema: Any) -> pa.StructType:
@@ -28,10 +25,8 @@ def parse(schema: Any) -> pa.StructType:
 def _spark(kind: Any, path: str) -> pa.DataType:
     """Return the type of a part of Spark's JSON."""
     if isinstance(kind, str):
-        if (match := _DECIMAL.fullmatch(kind)) is not None:
-            return ddl.decimal(int(match[1]), int(match[2]))
-        if kind in _OF_SPARK:
-            return _OF_SPARK[kind]
+        if (type_ := ddl.scalar(kind)) is not None:
+            return type_
     elif isinstance(kind, dict) and kind.get("type") == "struct":
         return pa.struct([pa.field(each["name"], _spark(each["type"], f"`{each['name']}`")) for each in kind["fields"]])
     elif isinstance(kind, dict) and kind.get("type") == "array":

@@ -166,8 +166,8 @@ class JsonReader(NamedTuple):
         try:
             column = self.plan.read(values, names)
             if self.unique_names and sum(names) != _most_names(np.frombuffer(b"".join(texts), np.uint8)):
-                unique = [_has_unique_names(text) for text in texts]
-                require(all(unique))
+                for text in texts:
+                    json.loads(text, object_pairs_hook=_check_names)
             yield rows, column
         except UNCOMMON:
             if len(rows) < 2:
@@ -403,15 +403,9 @@ def _least_names(data: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
     return int(np.count_nonzero((data[colons - 1] == _QUOTE) & _IN_WORDS[data[colons - 2]]))
 
 
-def _has_unique_names(text: bytes) -> bool:
-    unique = True
-
-    def check(pairs: list[tuple[str, Any]]) -> None:
-        nonlocal unique
-        unique &= len(dict(pairs)) == len(pairs)
-
-    json.loads(text, object_pairs_hook=check)
-    return unique
+def _check_names(pairs: list[tuple[str, Any]]) -> None:
+    """Raise ValueError if an object has a name twice."""
+    require(len(dict(pairs)) == len(pairs))
 
 
 # ------------------------------------------------------------------------------------------------------------ arrays

@@ -9,7 +9,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from pubsub_spark.schema.avro.schema_tree import Array, Enum, Field, Fixed, Map, Named, Node, Record, Union, type_name
+from pubsub_spark.schema.avro.schema_tree import (
+    Array,
+    Enum,
+    Field,
+    Fixed,
+    Map,
+    Named,
+    Node,
+    Primitive,
+    Record,
+    Union,
+    type_name,
+)
 from pubsub_spark.schema.definition import Mismatch
 
 # the writer's type -> the types that a reader may read it as
@@ -24,6 +36,13 @@ PROMOTIONS: Final[dict[str, frozenset[str]]] = {
 
 class Unresolvable(Mismatch):
     """The finding that no data written with one schema can be read with the other."""
+
+
+def unresolvable(writer: Node, reader: Node) -> Unresolvable:
+    """Return the error about two unrelated types."""
+    if isinstance(reader, Union):
+        return Unresolvable(f"was written as {_name(writer)}, and the reader's union has no branch for it")
+    return Unresolvable(f"was written as {_name(writer)} and cannot be read as {_name(reader)}")
 
 
 def unreadable(writer: Node, reader: Node) -> str | None:
@@ -90,11 +109,11 @@ def _check_pair(writer: Node, reader: Node, seen: set[tuple[Node, Node]]) -> Non
     if isinstance(reader, Union):
         index = best_branch(writer, reader)
         if index is None:
-            raise Unresolvable(f"was written as {_name(writer)}, which no branch of the reader's union takes")
+            raise unresolvable(writer, reader)
         _check(writer, reader.branches[index], seen)
         return
     if writer.kind != reader.kind and reader.kind not in PROMOTIONS.get(writer.kind, ()):
-        raise Unresolvable(f"was written as {_name(writer)} and cannot be read as {_name(reader)}")
+        raise unresolvable(writer, reader)
     match writer, reader:
         case (Fixed(), Fixed()) if writer.size != reader.size:
             raise Unresolvable(f"was written with {writer.size} fixed bytes and is read with {reader.size}")
@@ -123,6 +142,9 @@ def _check_pair(writer: Node, reader: Node, seen: set[tuple[Node, Node]]) -> Non
 
 
 def _name(node: Node) -> str:
+    logical = node.logical if isinstance(node, Fixed | Primitive) else None
+    if logical and logical.name == "decimal":
+        return f"decimal({logical.precision}, {logical.scale})"
     return f"{node.kind} `{node.name}`" if isinstance(node, Named) else f"`{node.kind}`"
 
 

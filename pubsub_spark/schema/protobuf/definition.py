@@ -14,7 +14,7 @@ not have. A decoder skips such a field, but the revisions that a topic pins deci
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -56,7 +56,8 @@ class ProtobufDefinition:
             _check_shape(self.file)
             root = root_name(self.file)
         self.files = {file.name: file for file in files}
-        _check_groups(files)
+        for file in files:
+            _check_groups(file)
         self._pool = DescriptorPool()
         try:
             for file in files:
@@ -184,11 +185,14 @@ def _check_shape(file: FileDescriptorProto) -> None:
         raise InvalidSchema(f"The definition has the service `{file.service[0].name}`, and may only have a message")
 
 
-def _check_groups(files: Sequence[FileDescriptorProto]) -> None:
-    """Raise InvalidSchema if a field of the files is a group."""
-    for path, field in (each for file in files for each in _all_fields(file)):
+def _check_groups(proto: FileDescriptorProto | DescriptorProto, path: str = "") -> None:
+    """Raise InvalidSchema if a field in the file or message, at any depth, is a group."""
+    is_message = isinstance(proto, DescriptorProto)
+    for field in (*(proto.field if is_message else ()), *proto.extension):
         if field.type == FieldDescriptorProto.TYPE_GROUP:
-            raise InvalidSchema(f"Field `{path}` is a group. Write a nested message instead")
+            raise InvalidSchema(f"Field `{path}{field.name}` is a group. Write a nested message instead")
+    for message in proto.nested_type if is_message else proto.message_type:
+        _check_groups(message, f"{path}{message.name}.")
 
 
 def _file_of_root(files: Sequence[FileDescriptorProto], root: str) -> FileDescriptorProto:
@@ -197,20 +201,6 @@ def _file_of_root(files: Sequence[FileDescriptorProto], root: str) -> FileDescri
         if any(root == _full_name(file, message) for message in file.message_type):
             return file
     raise InvalidSchema(f"The FileDescriptorSet has no top-level message `{root}`, which `root_message` names")
-
-
-def _all_fields(file: FileDescriptorProto) -> Iterator[tuple[str, FieldDescriptorProto]]:
-    """Yield every field of the file, at any depth, with its path."""
-    yield from ((field.name, field) for field in file.extension)
-    for message in file.message_type:
-        yield from _message_fields(message.name, message)
-
-
-def _message_fields(path: str, message: DescriptorProto) -> Iterator[tuple[str, FieldDescriptorProto]]:
-    for field in (*message.field, *message.extension):
-        yield f"{path}.{field.name}", field
-    for nested in message.nested_type:
-        yield from _message_fields(f"{path}.{nested.name}", nested)
 
 
 def _envelope(package: str, file: FileDescriptorProto, root: str) -> FileDescriptorProto:

@@ -24,9 +24,14 @@ _CACHED_MESSAGES: Final = 256
 
 VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32 = range(6)
 
-_FIXED64 = (FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64)
-_FIXED32 = (FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32)
-_LENGTH = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_MESSAGE)
+# The wire type of one value by its field's type, outside a packed list. All other types are varints.
+_WIRE_TYPES: Final = {
+    **dict.fromkeys(
+        (FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64), FIXED64
+    ),
+    **dict.fromkeys((FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32), FIXED32),
+    **dict.fromkeys((FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_MESSAGE), BYTES),
+}
 _WIDTH: Final = {FIXED64: 8, FIXED32: 4}
 _NAMES: Final = {VARINT: "a varint", FIXED64: "8 bytes", BYTES: "a length", GROUP: "a group", FIXED32: "4 bytes"}
 
@@ -61,15 +66,11 @@ class _Field(NamedTuple):
 @lru_cache(_CACHED_MESSAGES)
 def _fields(message: Descriptor) -> dict[int, _Field]:
     """Return the fields of a message by their numbers."""
+    text = FieldDescriptor.TYPE_STRING if is_proto3(message.file) else None  # proto2 accepts any bytes as a string
     return {
-        field.number: _Field(field, _wire_type(field), field.type == FieldDescriptor.TYPE_MESSAGE, _is_text(field))
-        for field in message.fields
+        f.number: _Field(f, _WIRE_TYPES.get(f.type, VARINT), f.type == FieldDescriptor.TYPE_MESSAGE, f.type == text)
+        for f in message.fields
     }
-
-
-def _is_text(field: FieldDescriptor) -> bool:
-    """Return whether the bytes of `field` must be UTF-8. Strings of proto3 must, proto2 accepts any bytes."""
-    return field.type == FieldDescriptor.TYPE_STRING and is_proto3(field.containing_type.file)
 
 
 class _PayloadWalk:
@@ -195,12 +196,3 @@ class _PayloadWalk:
         if length > end - self.at:
             raise Mismatch(f"breaks off: {length} bytes announced at byte {start}, {end - self.at} there")
         return self.at + length
-
-
-def _wire_type(field: FieldDescriptor) -> int:
-    """Return the wire type of one value of the field, outside a packed list."""
-    if field.type in _LENGTH:
-        return BYTES
-    if field.type in _FIXED64:
-        return FIXED64
-    return FIXED32 if field.type in _FIXED32 else VARINT
