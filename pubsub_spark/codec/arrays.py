@@ -75,10 +75,7 @@ def repeats(keys: pa.StringArray, offsets: npt.NDArray[np.int32]) -> npt.NDArray
 
 
 def with_reasons(values: pa.StructArray, reasons: dict[int, str]) -> tuple[pa.StructArray, pa.StringArray]:
-    """Return the values, null at the rows that have a reason, and the reasons, null elsewhere.
-
-    Values are not copied.
-    """
+    """Return the values, without a copy, null at rows with a reason, and the reasons, null elsewhere."""
     if not reasons:
         return values, pa.nulls(len(values), pa.string())
     column = at_rows(pa.array(reasons.values(), pa.string()), np.fromiter(reasons, np.int64), len(values))

@@ -226,10 +226,7 @@ def codec_of(type_: SchemaType) -> Codec:
 
 
 def _groups(*columns: pa.StringArray) -> list[tuple[tuple[str, ...], np.ndarray[tuple[int], np.dtype[np.int64]]]]:
-    """Return the messages grouped by equal values in all columns.
-
-    Each group is (the values, the indices in rising order).
-    """
+    """Return the messages grouped by equal values in all columns: (the values, the rising indices)."""
     encoded = [column.dictionary_encode() for column in columns]
     sizes = [len(column.dictionary) for column in encoded]
     if all(size == 1 for size in sizes):

@@ -34,10 +34,7 @@ class CompiledSchema(NamedTuple):
         return f"{_FIRST_LINE}\n{self.root_message}\n{base64.b64encode(self.compiled_bytes).decode()}"
 
     def files(self) -> list[FileDescriptorProto]:
-        """Return the files, each after those that it imports.
-
-        Raises InvalidSchema if the bytes are not a complete set of files.
-        """
+        """Return the files, each after its imports. Raises InvalidSchema if they are not a complete set."""
         try:
             files = {file.name: file for file in FileDescriptorSet.FromString(self.compiled_bytes).file}
         except DecodeError:

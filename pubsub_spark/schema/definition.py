@@ -16,10 +16,7 @@ Encoding = Literal["BINARY", "JSON"]
 
 
 class _SchemaFinding(ValueError):  # noqa: N818 (about a text or a message, not a failure)
-    """A sentence, which may quote the text or the message.
-
-    Half of a surrogate pair, which UTF-8 lacks, is escaped.
-    """
+    """A sentence. Half of a surrogate pair, which it may quote and UTF-8 lacks, is escaped."""
 
     def __str__(self) -> str:
         return self.sentence().encode(errors="backslashreplace").decode()

@@ -111,9 +111,7 @@ def _check_years(values: pa.Array, first: int, last: int) -> None:
 
 
 def _offset(seconds_east: int) -> str:
-    """Return the offset from UTC in ISO 8601. Offsets with seconds, which some zones had before 1900, are written with
-    them.
-    """
+    """Return the offset from UTC in ISO 8601, with the seconds that some zones had before 1900."""
     if not seconds_east:
         return "Z"
     minutes, seconds = divmod(abs(seconds_east), 60)

@@ -72,26 +72,17 @@ class ColumnReader(NamedTuple):
 
 
 def batches(data: pa.BinaryArray) -> list[tuple[int, int]]:
-    """Return the batches as (first message, message after the last).
-
-    Each is within both limits, unless it is one message.
-    """
+    """Return batches as (first, end) of their messages, each within both limits unless it is one message."""
     return list(slices(offsets_of(data), MAX_BATCH_MESSAGES, MAX_BATCH_BYTES))
 
 
 def compile_columns(writer: tree.Node, reader: tree.Node) -> ColumnReader:
-    """Return the reader of two schemas.
-
-    Raises Unresolvable if no message can be read, SchemaError if Spark has no such type.
-    """
+    """Return the reader of two schemas. Raises Unresolvable if it can read no message, else see `column_of`."""
     return ColumnReader(_compile(writer, reader, ()), padding(writer))
 
 
 def constant(field: tree.Field) -> pa.Array:
-    """Return the default of a field that was not written, as an array of one.
-
-    Raises Unresolvable if Spark has none.
-    """
+    """Return the default of an unwritten field, as an array of one. Raises Unresolvable if Spark has none."""
     if not field.has_default:
         raise Unresolvable("was not written and has no default")
     value, batch = compile_columns(field.node, field.node).decode(

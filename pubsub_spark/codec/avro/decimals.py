@@ -56,10 +56,7 @@ def as_fixed(decimals: pa.Array, size: int) -> npt.NDArray[np.uint8]:
 
 
 def as_bytes(decimals: pa.Array) -> tuple[npt.NDArray[np.uint8], Bits]:
-    """Return each number's 16 bytes, and which of them are needed.
-
-    Those are the last ones, as few as hold the number and its sign.
-    """
+    """Return each number's 16 bytes, and which are needed: the last ones that hold it and its sign."""
     big = _big_endian(decimals)
     magnitude = big ^ _signs(big)
     magnitude[:, -1] |= 1

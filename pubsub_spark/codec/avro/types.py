@@ -65,10 +65,7 @@ def value_type(root: Node) -> pa.StructType:
 
 
 def column_of(node: Node) -> pa.Field:
-    """Return the type and nullability of a node, as a field without a name.
-
-    Raises SchemaError with the path if Spark has no such type.
-    """
+    """Return a node's type and nullability, as a field without a name. Raises SchemaError with the path."""
     return _column(node, "", frozenset())
 
 
@@ -78,10 +75,7 @@ def variants(node: Union) -> list[Node]:
 
 
 def widened(node: Union) -> Primitive | None:
-    """Return the plain `long` or `double` that a union of two widths of a number is, or None.
-
-    Spark drops logical types there.
-    """
+    """Return the plain `long` or `double` that a union of two widths of a number is in Spark, or None."""
     kinds = variants(node)
     wide = _WIDENED.get(frozenset(branch.kind for branch in kinds)) if len(kinds) == 2 else None
     return Primitive(wide) if wide else None

@@ -92,15 +92,19 @@ def _forms(kind: pa.DataType) -> tuple[Plan, Convert]:
         plan, item = _forms(kind.item_type)
         return reader.maps(reader.exactly(pa.string()), plan), partial(_map, _or_null(item))
     if kind in _TEXTS:
-        parse, what = _TEXTS[kind]
-        return reader.each_text(parse, kind), partial(_text, parse, what)
+        parse, form = _TEXTS[kind]
+        return reader.each_text(parse, kind), partial(_scalar, parse, form)
     if kind in _INTEGERS:
-        return reader.integers(kind, as_text=None), partial(_integer, _INTEGERS[kind])
+        bits = _INTEGERS[kind]
+        return reader.integers(kind, as_text=None), partial(
+            _scalar, partial(_integer, bits), f"an integer of {bits + 1} bits"
+        )
     if pa.types.is_floating(kind):
-        return reader.floats(kind), _double
+        return reader.floats(kind), partial(_scalar, _double, "a number")
     if pa.types.is_decimal(kind):
-        return reader.exactly(kind), partial(_decimal, kind.precision, kind.scale)
-    return reader.exactly(kind), _boolean if kind == pa.bool_() else _string
+        form = f"a decimal of {kind.precision} digits, {kind.scale} of them after the point"
+        return reader.exactly(kind), partial(_scalar, partial(_decimal, kind.precision, kind.scale), form)
+    return reader.exactly(kind), partial(_scalar, _boolean, "true or false") if kind == pa.bool_() else _string
 
 
 def _wrong(path: str, kind: str, value: Any) -> NoReturn:
@@ -131,45 +135,37 @@ def _map(item: Convert, value: Any, path: str) -> Any:
     return [(_utf8(key), item(each, f"{path}.{key}")) for key, each in value.items()]
 
 
-def _text(parse: Callable[[str], Any], what: str, value: Any, path: str) -> Any:
+def _scalar(convert: Callable[[Any], Any], form: str, value: Any, path: str) -> Any:
     try:
-        return parse(value)
-    except (ValueError, TypeError):
-        return _wrong(path, what, value)
+        return convert(value)
+    except (ValueError, TypeError, ArithmeticError):
+        return _wrong(path, form, value)
 
 
-def _integer(bits: int, value: Any, path: str) -> Any:
-    if isinstance(value, Decimal) and value == value.to_integral_value():
-        value = int(value) if value.adjusted() < 20 else value
-    if not isinstance(value, int) or isinstance(value, bool) or not -(2**bits) <= value < 2**bits:
-        _wrong(path, f"an integer of {bits + 1} bits", value)
+def _integer(bits: int, value: Any) -> Any:
+    if isinstance(value, Decimal) and value == value.to_integral_value() and value.adjusted() < 20:
+        value = int(value)
+    reader.require(type(value) is int and -(2**bits) <= value < 2**bits)
     return value
 
 
-def _decimal(precision: int, scale: int, value: Any, path: str) -> Any:
-    try:
-        if isinstance(value, int | Decimal | str) and not isinstance(value, bool):
-            found = Decimal(value)
-            if found.is_finite() and found.adjusted() < precision:
-                rounded = found.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
-                if abs(rounded) < Decimal(10) ** (precision - scale):
-                    return rounded
-    except InvalidOperation:
-        pass
-    return _wrong(path, f"a decimal of {precision} digits, {scale} of them after the point", value)
+def _decimal(precision: int, scale: int, value: Any) -> Any:
+    reader.require(type(value) in (int, Decimal, str))
+    number = Decimal(value)
+    reader.require(number.is_finite() and number.adjusted() < precision)
+    rounded = number.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
+    reader.require(abs(rounded) < Decimal(10) ** (precision - scale))
+    return rounded
 
 
-def _double(value: Any, path: str) -> Any:
-    if isinstance(value, int | Decimal) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError:
-            pass
-    return _wrong(path, "a number", value)
+def _double(value: Any) -> Any:
+    reader.require(type(value) in (int, Decimal))
+    return float(value)
 
 
-def _boolean(value: Any, path: str) -> Any:
-    return value if isinstance(value, bool) else _wrong(path, "true or false", value)
+def _boolean(value: Any) -> Any:
+    reader.require(type(value) is bool)
+    return value
 
 
 def _string(value: Any, path: str) -> Any:  # noqa: ARG001

@@ -311,10 +311,7 @@ def exactly(type_: pa.DataType) -> Plan:
 
 
 def integers(type_: pa.DataType, as_text: bool | None) -> Plan:
-    """Return the plan of integers.
-
-    as_text: they are strings, as Arrow reads them (True), may be (False) or not (None).
-    """
+    """Return the plan of integers. as_text: they are strings (True), as Arrow reads them, may be (False) or not (None)."""
 
     def convert(array: pa.Array) -> pa.Array:
         if as_text is not None and pa.types.is_string(array.type):

@@ -202,10 +202,7 @@ def _enum(enum: EnumDescriptor) -> Enum:
 
 
 def time_node(message: Descriptor) -> Time | None:
-    """Return the node of a message that Spark reads as a time, or None.
-
-    Spark recognizes it by its own name and two fields, whatever the package.
-    """
+    """Return the node of a time, which Spark knows by its own name and two fields in any package, or None."""
     if message.name not in ("Timestamp", "Duration") or len(message.fields) != 2:
         return None
     shape = [(f.name, SCALARS.get(f.type)) for f in message.fields]

@@ -115,10 +115,7 @@ class ProtobufDecoder:
             return self._from_objects(framed)
 
     def _parse(self, framed: bytes, required: bool = True) -> Any:
-        """Return the parsed envelope.
-
-        Raises UnreadableMessage when a message is malformed or, if `required`, lacks a field.
-        """
+        """Return the parsed envelope. Raises UnreadableMessage if one is malformed or, if `required`, lacks a field."""
         try:
             envelope = self.definition.envelope_class.FromString(framed)
         except DecodeError as error:
@@ -178,10 +175,7 @@ class ProtobufDecoder:
 
 
 def _is_merged(node: Node) -> bool:
-    """Return whether upb merges values of the node that ptars keeps apart.
-
-    Those are members of a oneof, and parts of a JSON message.
-    """
+    """Return whether upb merges values that ptars keeps: members of a oneof, parts of a JSON message."""
     return isinstance(node, Json) or (isinstance(node, Struct) and any(column.oneof for column in node.columns))
 
 

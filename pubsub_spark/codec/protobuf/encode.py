@@ -182,10 +182,7 @@ def _in_range(array: pa.Array, high: int, kind: str) -> pa.Array:
 
 
 def _without_zeros(convert: _Convert) -> _Convert:
-    """Return the conversion without zeros, which a field without presence does not write.
-
-    -0.0 is another value, and stays.
-    """
+    """Return the conversion without 0.0, which a field without presence does not write. -0.0 stays."""
 
     def converted(array: pa.Array) -> pa.Array:
         values = convert(array)

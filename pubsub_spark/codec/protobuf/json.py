@@ -72,10 +72,7 @@ def _message_writer(message: Descriptor, pool: DescriptorPool) -> Write:
 
 
 def _objects(struct: Struct, message: Descriptor) -> Plan | None:
-    """Return the plan of messages, or None if the form of none of the fields is common.
-
-    Other fields are unknown names here.
-    """
+    """Return the plan of messages, or None if no field has a common form. Other fields are unknown names here."""
     fields: list[tuple[list[str], Plan]] = []
     columns: list[str] = []
     oneofs: dict[str, list[int]] = {}
@@ -246,10 +243,7 @@ def _enum_writer(field: FieldDescriptor) -> Write:
 
 
 def _wrapper_writer(message: Descriptor, pool: DescriptorPool) -> Write:
-    """Return the writer of wrappers, as their values.
-
-    `json_format` would write the largest float as a larger number.
-    """
+    """Return the writer of wrappers, as their values. `json_format` writes the largest float too large."""
     write = _value_writer(message.fields_by_name["value"], pool)
     zero = json.dumps(json_format.MessageToDict(GetMessageClass(message)()))
 

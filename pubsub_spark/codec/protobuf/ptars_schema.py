@@ -34,10 +34,7 @@ _FLOATING: Final = ("double", "float")
 
 
 def batch_reader(struct: Struct) -> Any | None:
-    """Return the handler that turns envelopes into batches of one list of structs.
-
-    None if field numbers are too high for it.
-    """
+    """Return the handler from envelopes to batches of one list, or None if field numbers are too high for it."""
     if _slots(struct) > MAX_FIELD_SLOTS:
         return None
     root = DescriptorProto(name="Root")

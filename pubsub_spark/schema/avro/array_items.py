@@ -22,10 +22,7 @@ ReadItems = Callable[[Cursors, Longs, Longs], object]
 
 
 def item_steps(cursors: Cursors, node: Array | Map, least_bytes: int, read: ReadItems) -> npt.NDArray[np.int32]:
-    """Read the items of the cursors' arrays, and return the offsets of the arrays among all items.
-
-    least_bytes: of an item of `node`, which bounds its count.
-    """
+    """Read the items of the cursors' arrays, and return the arrays' offsets. least_bytes: bounds the count."""
     counts = np.zeros(len(cursors), np.int64)
     left = _block(cursors, least_bytes)
     while (active := np.flatnonzero(left)).size:

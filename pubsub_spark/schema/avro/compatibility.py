@@ -55,10 +55,7 @@ def unreadable(writer: Node, reader: Node) -> str | None:
 
 
 def same_name(writer: Named, reader: Named) -> bool:
-    """Return whether two named types are meant to be one.
-
-    They match by unqualified name, or by one of the reader's aliases.
-    """
+    """Return whether named types match: by unqualified name, or by one of the reader's aliases."""
     return _simple(writer.name) == _simple(reader.name) or writer.name in reader.aliases
 
 
@@ -72,10 +69,7 @@ def written_field(writer: Record, reader_field: Field) -> int | None:
 
 
 def best_branch(writer: Node, reader: Union) -> int | None:
-    """Return the branch of the reader's union that accepts the writer's values.
-
-    The same type comes first, a promotion second.
-    """
+    """Return the index of the union's branch for the writer's values: the same type first, then a promotion."""
     for index, branch in enumerate(reader.branches):
         if branch.kind == writer.kind and type_name(branch) == type_name(writer):
             return index

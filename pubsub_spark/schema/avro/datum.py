@@ -61,10 +61,7 @@ def _parsed(schema: Any, named: dict[str, Any]) -> Any:
 
 
 def _resolved(declared: Any, node: tree.Node, named: dict[str, Any], logical: bool, is_reader: bool) -> Any:
-    """Return a part of a schema's text with full names and without the parts that the parser ignores.
-
-    named: the types met so far.
-    """
+    """Return a part of a schema's text with full names, without what the parser ignores. named: the types so far."""
 
     def inner(declared: Any, node: tree.Node) -> Any:
         return _resolved(declared, node, named, logical, is_reader)

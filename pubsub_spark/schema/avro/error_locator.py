@@ -48,10 +48,7 @@ def end(node: Node, data: Data) -> int:
 
 
 def items(node: Array | Map, data: Data, count: int) -> tuple[list[int], int]:
-    """Return the places in `data` where items begin, and where the array or map ends.
-
-    count: of the items in the first block.
-    """
+    """Return where items begin in `data`, and where the array or map ends. count: of items in the first block."""
     least, _ = _sizes(node)
     budget = _Budget()
     starts: list[int] = []
@@ -120,10 +117,7 @@ def _text(data: Data, at: int) -> tuple[str, int]:
 
 
 def _block(data: Data, at: int, least: int, empty: int, budget: _Budget) -> tuple[int, int]:
-    """Return the number of items in the block at `at`, and where they begin.
-
-    empty: the cost of an item without bytes.
-    """
+    """Return the count of the block at `at`, and where its items begin. empty: the cost of one without bytes."""
     count, at = _number(data, at)
     if count < 0:  # a negative count is followed by the block's size in bytes
         count = -count

@@ -232,10 +232,7 @@ def _logical(declared: dict[str, Any], kind: str, size: int | None = None) -> tr
 
 
 def _digits(size: int | None) -> int:
-    """Return the number of decimal digits that a signed integer of `size` bytes can always hold.
-
-    Unbounded for `bytes`.
-    """
+    """Return how many decimal digits a signed integer of `size` bytes always holds. For `bytes`, unbounded."""
     if size is None:
         return tree.INT[1]
     return len(str(2 ** (8 * min(size, 64) - 1) - 1)) - 1 if size else 0

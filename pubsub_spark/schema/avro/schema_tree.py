@@ -109,10 +109,7 @@ def type_name(node: Node) -> str:
 
 
 def weight(node: Node, known: dict[Record, int] | None = None) -> int:
-    """Return the number of nodes that the schema stands for.
-
-    Each use of a type is counted, a use inside of itself as one.
-    """
+    """Return how many nodes the schema stands for. Each use of a type counts, one inside of itself as one."""
     known = {} if known is None else known
     match node:
         case Record(fields=fields):
@@ -129,10 +126,7 @@ def weight(node: Node, known: dict[Record, int] | None = None) -> int:
 
 
 def without_logical(node: Node, known: dict[Record, Record] | None = None) -> Node:
-    """Return the same schema with no logical type.
-
-    It is for values without a reader: only their bytes must be right.
-    """
+    """Return the schema without logical types, for values of which only the bytes must be right."""
     known = {} if known is None else known
     match node:
         case Primitive(kind):

@@ -108,10 +108,7 @@ def _type(file: FileDescriptorProto, root: str, field: FieldDescriptorProto) -> 
 
 
 def _messages(file: FileDescriptorProto, root: str) -> Iterator[tuple[str, DescriptorProto]]:
-    """Yield every message with its path below the root message, which has the empty path.
-
-    The paths of other top-level messages begin with `/`.
-    """
+    """Yield every message with its path below the root, which has "". Paths of others begin with `/`."""
 
     def nested(path: str, message: DescriptorProto) -> Iterator[tuple[str, DescriptorProto]]:
         yield path, message

@@ -90,10 +90,7 @@ class ProtobufDefinition:
         return JsonReader(self.message_class, self.json_class)
 
     def read(self, data: bytes, encoding: Encoding) -> Message:
-        """Return the message in `data`, with its unknown fields (BINARY).
-
-        Raises InvalidMessage if the data are not a message.
-        """
+        """Return the message in `data`, with its unknown fields (BINARY). Raises InvalidMessage if it is none."""
         if encoding == "JSON":
             message = self.json_reader.read(data)
         else:
@@ -136,10 +133,7 @@ class ProtobufDefinition:
 
 
 def parse(text: str) -> ProtobufDefinition:
-    """Return the parsed revision.
-
-    Raises InvalidSchema if `text` is neither a `.proto` file with one message nor a compiled schema.
-    """
+    """Return the parsed revision. Raises InvalidSchema unless it is a `.proto` text or compiled, of one message."""
     return ProtobufDefinition(text)
 
 

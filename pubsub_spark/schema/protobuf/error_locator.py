@@ -137,10 +137,7 @@ class _PayloadWalk:
             self.at = last
 
     def varint_of(self, field: FieldDescriptor, end: int) -> None:
-        """Read a varint.
-
-        If strict, refuse a number that a closed enum does not have, which upb treats as unknown.
-        """
+        """Read a varint. If strict, refuse a number that a closed enum lacks: unknown to upb."""
         value = self.varint(end)
         if self.strict and field.type == FieldDescriptor.TYPE_ENUM and is_closed(field.enum_type):
             number = (value & 0xFFFFFFFF) - ((value & 0x80000000) << 1)

@@ -31,10 +31,7 @@ _HIDING: Final = frozenset(name for name in dir(Message) if not name.startswith(
 
 
 def json_descriptor(files: Collection[FileDescriptorProto], root: Descriptor) -> Descriptor:
-    """Return the descriptor of message `root` in the pool for `json_format`.
-
-    files: each after those that it imports.
-    """
+    """Return message `root` in the pool for `json_format`. files: each after those that it imports."""
     fields = {name: unused_name(f"{name}_", files) for name in _HIDING}
     types = {f".{name}": "." + unused_name(f"{name}_", files) for name in _misleading_types(root.file.pool)}
     pool = DescriptorPool()
