@@ -370,7 +370,7 @@ def _encoded(admin: Admin, topic: str, payloads: Any) -> Iterator[bytes]:
     import pyarrow as pa
 
     from ..backend import schemas
-    from ..codec.registry import Encoder, codec_of
+    from ..codec.registry import codec_of
     from ..errors import RowError, SchemaError
 
     schema = schemas.of_topic(admin, topic)
@@ -380,7 +380,7 @@ def _encoded(admin: Admin, topic: str, payloads: Any) -> Iterator[bytes]:
         )
     definition, kind = schema.reader.parsed(), schema.arrow_type()
     decode = codec_of(schema.reader.type).decoder(definition, definition, "JSON")
-    encoder = Encoder(schema, kind)
+    encode = schema.encoder(kind)
     for number, payload in enumerate(payloads, 1):
         values, errors = decode(pa.array([payload], pa.binary()))
         if errors[0].is_valid:
@@ -388,7 +388,7 @@ def _encoded(admin: Admin, topic: str, payloads: Any) -> Iterator[bytes]:
         if values is None:
             exit_with(f"Line {number} is not a message of the schema `{schema.reader}`: {errors[0]}.")
         try:
-            yield bytes(encoder.encode(values)[0].as_py())
+            yield bytes(encode(values)[0].as_py())
         except RowError as error:
             exit_with(f"Line {number} does not fit the schema `{schema.reader}`: {error.complaint}.")
 

@@ -58,5 +58,4 @@ def _check_nullable(before: pa.Field, now: pa.Field, path: str) -> None:
 
 
 def _with_child(values: pa.Array, type_: pa.DataType, child: pa.Array) -> pa.Array:
-    """Return a list or map with the offsets of another one."""
     return pa.Array.from_buffers(type_, len(values), values.buffers()[:2], offset=values.offset, children=[child])

@@ -26,7 +26,7 @@ from pubsub_spark.schema.schema_types import SCHEMA_TYPES, SchemaType, parse
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["Decoded", "Decoder", "Encoder", "SchemaRevision", "TopicSchema", "codec_of"]
+__all__ = ["Decoded", "Decoder", "SchemaRevision", "TopicSchema", "codec_of"]
 
 # Definitions, and decoders, cached per process: the revisions that a schema may have (20), times a few schemas and two
 # encodings.
@@ -66,16 +66,12 @@ class SchemaRevision:
         return f"{self.name}@{self.revision_id}"
 
     def parsed(self) -> Definition:
-        """Return the parsed definition.
-
-        Raises SchemaError when it cannot be parsed. If this Python lacks the compiler, raises OptionsError, which no
-        decoder takes for a malformed message.
-        """
+        """Return the parsed definition. Raises SchemaError, or OptionsError if this Python lacks the compiler."""
         try:
             return _parsed(self.type, self.definition)
         except InvalidSchema as error:
             raise SchemaError(f"The schema `{self}` cannot be parsed: {error}") from None
-        except ModuleNotFoundError as error:
+        except ModuleNotFoundError as error:  # which no decoder takes for a malformed message
             raise OptionsError(
                 [f"the schema `{self}` cannot be compiled: {error} on the driver and all workers"]
             ) from None
@@ -95,6 +91,14 @@ class TopicSchema:
             return codec_of(self.reader.type).value_type(parsed)
         except SchemaError as error:
             raise SchemaError(f"The schema `{self.reader}` cannot be a column of Spark: {error}") from None
+
+    def encoder(self, source_type: pa.StructType, ignore_extra: bool = False) -> EncodeRows:
+        """Return the encoder of rows of a type. Raises SchemaError with every column that does not fit."""
+        codec, definition = codec_of(self.reader.type), self.reader.parsed()
+        try:
+            return codec.encoder(definition, self.encoding, source_type, ignore_extra)
+        except SchemaError as error:
+            raise SchemaError(f"The columns do not fit the schema `{self.reader}`: {error}") from None
 
     def struct_type(self) -> StructType:
         """Return the Spark type of the column `value`."""
@@ -124,7 +128,7 @@ class Decoder:
         self._writer = writer or topic_schema
         self._type = topic_schema.arrow_type()
         self._fetch = fetch
-        self._groups: dict[tuple[str, str, str], DecodeMessages] = {}
+        self._groups: dict[tuple[str, ...], DecodeMessages] = {}
 
     def decode(
         self,
@@ -148,7 +152,9 @@ class Decoder:
         places: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
         for group, place in _groups(names, revisions, encodings):
             messages = data if len(place) == len(data) else data.take(pa.array(place))
-            value, error = self._decoder(*group)(messages)
+            if group not in self._groups:
+                self._groups[group] = self._compile(*group)
+            value, error = self._groups[group](messages)
             values.append(value)
             errors.append(error)
             places.append(place)
@@ -158,12 +164,6 @@ class Decoder:
         value = pa.concat_arrays([pa.nulls(0, self._type), *values]).take(order)
         error = pa.concat_arrays([pa.nulls(0, pa.string()), *errors]).take(order)
         return Decoded(value, revisions, error)
-
-    def _decoder(self, name: str, revision: str, encoding: str) -> DecodeMessages:
-        group = name, revision, encoding
-        if group not in self._groups:
-            self._groups[group] = self._compile(*group)
-        return self._groups[group]
 
     def _compile(self, name: str, revision: str, encoding: str) -> DecodeMessages:
         """Return the decoder of a group of messages. If they cannot be decoded, each row has the reason."""
@@ -192,22 +192,6 @@ class Decoder:
             if (name, revision_id) == (known.name, known.revision_id):
                 return known
         return self._fetch(f"{name}@{revision_id}")
-
-
-class Encoder:
-    """The encoder of rows to one topic's messages."""
-
-    def __init__(self, topic_schema: TopicSchema, source_type: pa.StructType, ignore_extra: bool = False) -> None:
-        reader = topic_schema.reader
-        codec = codec_of(reader.type)
-        try:
-            self._encode = codec.encoder(reader.parsed(), topic_schema.encoding, source_type, ignore_extra)
-        except SchemaError as error:
-            raise SchemaError(f"The columns do not fit the schema `{reader}`: {error}") from None
-
-    def encode(self, rows: pa.StructArray) -> pa.BinaryArray:
-        """Return one message per row. Raises RowError with the row and the column that cannot be encoded."""
-        return self._encode(rows)
 
 
 @lru_cache(_CACHED_REVISIONS)

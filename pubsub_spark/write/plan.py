@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from ..backend import Backend
-from ..codec.registry import Encoder, TopicSchema
+from ..codec.registry import TopicSchema
 from ..errors import SchemaError, ServiceError
 from ..options import WriteOptions
 from .column_mapping import ColumnMapping
@@ -62,7 +62,7 @@ def _plan(options: WriteOptions, backend: Backend, schema: StructType, get_schem
             _check_described(options, topic_schema)
     if topic_schema is not None:
         mapping = mapping.for_schema([field.name for field in topic_schema.arrow_type()])
-        Encoder(topic_schema, mapping.payload_type(_to_arrow(schema)), options.ignore_extra_columns)  # to check them
+        topic_schema.encoder(mapping.payload_type(_to_arrow(schema)), options.ignore_extra_columns)  # to check them
     elif options.encode != "topic":
         _check_json(mapping, schema)
     elif options.topic is None:

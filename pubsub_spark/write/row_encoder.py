@@ -13,7 +13,7 @@ from ..schema.definition import InvalidMessage
 from .json import to_json
 
 if TYPE_CHECKING:
-    from ..codec.registry import Encoder, TopicSchema
+    from ..codec.registry import EncodeRows, TopicSchema
 
 
 class RowEncoder:
@@ -22,22 +22,20 @@ class RowEncoder:
     def __init__(self, topic_schema: TopicSchema | None, options: WriteOptions) -> None:
         self._topic_schema = topic_schema
         self._ignore_extra_columns = options.ignore_extra_columns
-        self._encoder: Encoder | None = None
+        self._encoder: EncodeRows | None = None
 
     def __call__(self, rows: pa.StructArray) -> pa.Array:
         """Return a payload for each row, null for a null row. Raises RowError naming row and column."""
         if self._topic_schema is None:
             return to_json(rows)
         if self._encoder is None:
-            from ..codec.registry import Encoder
-
-            self._encoder = Encoder(self._topic_schema, rows.type, self._ignore_extra_columns)
+            self._encoder = self._topic_schema.encoder(rows.type, self._ignore_extra_columns)
         if not rows.null_count:
-            return self._encoder.encode(rows)
+            return self._encoder(rows)
         present = np.asarray(rows.is_valid().to_numpy(zero_copy_only=False))
         positions = pa.array(np.cumsum(present) - 1, mask=~present)
         try:
-            encoded = self._encoder.encode(rows.filter(pa.array(present)))
+            encoded = self._encoder(rows.filter(pa.array(present)))
         except RowError as error:
             raise RowError(int(np.flatnonzero(present)[error.row]), error.complaint) from None
         reader = self._topic_schema.reader

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.codec.registry import Decoder, Encoder, SchemaRevision, TopicSchema
+from pubsub_spark.codec.registry import Decoder, SchemaRevision, TopicSchema
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.schema.definition import Encoding
 from pubsub_spark.schema.schema_types import SchemaType
@@ -154,7 +154,7 @@ def test_there_and_back(
     type_ = schema.arrow_type()
     sent = pa.array(rows, type_)
 
-    publish(client, name, *Encoder(schema, type_).encode(sent).to_pylist())
+    publish(client, name, *schema.encoder(type_)(sent).to_pylist())
     messages = pull(client, name, len(rows))
 
     attributes = [message.attributes for message in messages]

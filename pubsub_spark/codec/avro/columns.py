@@ -7,9 +7,7 @@ compiled. A message that is not plainly right falls back (see `cursors`). Then `
 
 Names and branches are matched by the rules of `compatibility`. The specification leaves other rules open. A timestamp
 keeps its instant if the reader counts in another unit (Java keeps the number, and the instant is off by a thousand).
-Decimals of another scale do not resolve. `fastavro` (1.13) is not used to resolve: it has no path for a value
-without a rule, chooses the first of a union's branches that can be promoted to, and rounds long to float twice. It
-also returns defaults as they are in the text (bytes as a string, a record without its own defaults).
+Decimals of another scale do not resolve.
 
 `path` leads to the values of a function, innermost step first, with `{}` for each array or map.
 """

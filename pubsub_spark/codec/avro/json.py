@@ -90,7 +90,6 @@ def _members(union: tree.Union) -> list[tree.Node]:
 
 
 def _plan(node: tree.Node) -> Plan:
-    """Return the plan of a value."""
     if isinstance(node, tree.Union):
         plan = _union(node)
         return plan if len(variants(node)) < len(node.branches) else reader.required(plan)

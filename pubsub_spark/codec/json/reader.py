@@ -311,7 +311,7 @@ def exactly(type_: pa.DataType) -> Plan:
 
 
 def integers(type_: pa.DataType, as_text: bool | None) -> Plan:
-    """Return the plan of integers. as_text: they are strings (True), as Arrow reads them, may be (False) or not (None)."""
+    """Return the plan of integers. as_text: they are strings for Arrow (True), may be (False) or not (None)."""
 
     def convert(array: pa.Array) -> pa.Array:
         if as_text is not None and pa.types.is_string(array.type):
@@ -401,7 +401,6 @@ def _least_names(data: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
 
 
 def _check_names(pairs: list[tuple[str, Any]]) -> None:
-    """Raise ValueError if an object has a name twice."""
     require(len(dict(pairs)) == len(pairs))
 
 

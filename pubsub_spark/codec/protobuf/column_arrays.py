@@ -44,7 +44,6 @@ def _column(array: pa.Array, column: Column, type_: pa.DataType) -> pa.Array:
 
 
 def _values(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.Array:
-    """Return the column of a node."""
     match node:
         case Scalar(kind):
             return array.view(type_) if kind in UNSIGNED else array
@@ -74,7 +73,6 @@ def _elements(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.
 
 
 def _enum_names(array: pa.Int32Array, enum: Enum) -> pa.StringArray:
-    """Return the names of an enum's numbers."""
     encoded = array.dictionary_encode()
     return pa.array(map(enum.name_of, encoded.dictionary.to_pylist()), pa.string()).take(encoded.indices)
 

@@ -115,7 +115,6 @@ def _compile_fields(struct: tree.Struct, source: pa.StructType, path: str, ignor
 
 
 def _check_oneof(oneof: str, members: dict[str, pa.Array]) -> None:
-    """Raise Unwritable if more than one field of a oneof has a value."""
     if len(members) < 2 or sum(len(array) - array.null_count for array in members.values()) < 2:
         return
     valid = np.stack([pc.is_valid(array).to_numpy(zero_copy_only=False) for array in members.values()])
@@ -217,7 +216,6 @@ def _checked_numbers(enum: tree.Enum, array: pa.Array) -> pa.Int32Array:
 
 
 def _seconds_and_nanos(name: str, array: pa.Array) -> pa.StructArray:
-    """Return the two fields of a Timestamp or Duration."""
     micros: npt.NDArray[np.int64] = array.cast(pa.int64()).fill_null(0).to_numpy()
     rest = np.fmod(micros, 1_000_000) if name == "Duration" else micros % 1_000_000  # a Duration's has its sign
     seconds = (micros - rest) // 1_000_000
@@ -258,12 +256,10 @@ def _maps(keys: _Convert, values: _Convert, array: pa.MapArray) -> pa.ListArray:
 
 
 def _refuse_nulls(array: pa.Array) -> pa.Array:
-    """Return the elements as they are. Raises Unwritable if one is null."""
     if array.null_count:
         raise Unwritable(_first_true(pc.is_null(array)), "is null, and protobuf has no null inside lists and maps")
     return array
 
 
 def _first_true(mask: pa.BooleanArray) -> int:
-    """Return the first index where `mask` is true."""
     return int(pc.index(mask, True).as_py())

@@ -108,7 +108,6 @@ def _field(node: Node, field: FieldDescriptor) -> Plan | None:
 
 
 def _value(node: Node, field: FieldDescriptor) -> Plan | None:
-    """Return the plan of one value."""
     message = field.message_type
     if message is None:
         return _scalar(node, field)

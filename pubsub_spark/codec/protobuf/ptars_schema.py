@@ -73,7 +73,6 @@ def field_name(column: Column | FieldDescriptor) -> str:
 
 
 def _handler(root: DescriptorProto) -> Any:
-    """Return the handler of ptars for a message."""
     file = FileDescriptorProto(name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3", message_type=[root])
     pool = DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
@@ -110,7 +109,6 @@ def _add(
 
 
 def _add_members(message: DescriptorProto, scope: str, node: Node, writing: bool) -> None:
-    """Add the fields of a node that is a message."""
     match node:
         case Struct(columns=columns):
             for column in sorted(columns, key=lambda column: column.number):  # as protobuf writes them

@@ -190,13 +190,10 @@ class Cursors:
             size[rest] = np.where(ten, 10, 9)
             wrong = np.zeros(len(self), np.bool_)
             wrong[which[rest]] = ten & (tenth > 1)
-            values[which] = value
-            self.at[which] = at + size
-            if self.fall_back(wrong):
-                values[wrong] = 0
-            return
         values[which] = value
         self.at[which] = at + size
+        if not stop.all() and self.fall_back(wrong):
+            values[wrong] = 0
 
     def booleans(self) -> Bits:
         """Return the next boolean of each cursor."""

@@ -1,9 +1,7 @@
 """One message at a time, by `fastavro`: bytes to a datum, and a datum to bytes (for the datum see `json_encoding`).
 
 fastavro reads bytes only after `error_locator` has passed them, and schemas only after `parser` has parsed them.
-Version 1.13 refuses symbols beyond ASCII, and a decimal that does not fit its type (the specification ignores it).
-It also refuses a name outside of all namespaces that is used inside of one. So its own parser is not used. A schema
-that `_parsed` made has full names and the two keys that mark a parsed schema for fastavro.
+A schema that `_parsed` made has full names and the two keys that mark a parsed schema for fastavro.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ def _parsed(schema: Any, named: dict[str, Any]) -> Any:
 
 
 def _resolved(declared: Any, node: tree.Node, named: dict[str, Any], logical: bool, is_reader: bool) -> Any:
-    """Return a part of a schema's text with full names, without what the parser ignores. named: the types so far."""
+    """Return a part of a schema's text with full names, without parts that the parser ignores. named: types so far."""
 
     def inner(declared: Any, node: tree.Node) -> Any:
         return _resolved(declared, node, named, logical, is_reader)

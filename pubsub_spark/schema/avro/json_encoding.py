@@ -10,10 +10,6 @@ writes them. Bytes are strings of the characters U+0000 to U+00FF.
 In a default a union's value is plain, and a missing field has its own default. By the specification, the default of a
 union belongs to the first branch that it fits (since 1.12: before, it had to fit the first branch). The default of
 a float or double is a number: "NaN" for `["double", "string"]` is a string.
-
-`fastavro.json_reader` and `json_writer` (1.13) are no substitute. The reader accepts `"x"` for an int, missing and
-unknown fields and half of a surrogate pair. It fails on a record that contains itself and on a message of several
-lines, and has no path. The writer fails on a record without fields and writes `NaN`, which is not JSON.
 """
 
 from __future__ import annotations

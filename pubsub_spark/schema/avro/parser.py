@@ -3,9 +3,7 @@
 `parse` follows the Avro specification the way Java's parser does: a name is defined once and before it is used, a
 default must fit its field, and a logical type that does not fit its underlying type is ignored. Beyond the
 specification, and as in Java, names have letters and digits of any script, namespaces have any printable characters,
-and a null namespace is the enclosing one. `fastavro.parse_schema` (1.13) is no substitute. Its errors have no path.
-It accepts an int's default of 2**31 or of `true`, a record's of `{}`, an illegal or repeated field name, a union in a
-union, a branch twice and a fixed of -1 bytes.
+and a null namespace is the enclosing one.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def weight(node: Node, known: dict[Record, int] | None = None) -> int:
 
 
 def without_logical(node: Node, known: dict[Record, Record] | None = None) -> Node:
-    """Return the schema without logical types, for values of which only the bytes must be right."""
+    """Return the schema without logical types, for reading and writing only the bytes of values."""
     known = {} if known is None else known
     match node:
         case Primitive(kind):

@@ -77,7 +77,6 @@ def _enum_edits(path: str, old: EnumDescriptorProto, new: EnumDescriptorProto) -
 
 
 def _fields(file: FileDescriptorProto, root: str, message: DescriptorProto) -> dict[int, _Properties]:
-    """Return the fields of a message by their numbers."""
     return {
         field.number: {
             "name": field.name,
@@ -122,7 +121,6 @@ def _messages(file: FileDescriptorProto, root: str) -> Iterator[tuple[str, Descr
 def _enums(
     file: FileDescriptorProto, messages: dict[str, DescriptorProto]
 ) -> Iterator[tuple[str, EnumDescriptorProto]]:
-    """Yield every enum with its path."""
     yield from ((f"/{enum.name}", enum) for enum in file.enum_type)
     yield from ((_dotted(path, enum.name), enum) for path, message in messages.items() for enum in message.enum_type)
 

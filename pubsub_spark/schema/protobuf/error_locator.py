@@ -65,7 +65,6 @@ class _Field(NamedTuple):
 
 @lru_cache(_CACHED_MESSAGES)
 def _fields(message: Descriptor) -> dict[int, _Field]:
-    """Return the fields of a message by their numbers."""
     text = FieldDescriptor.TYPE_STRING if is_proto3(message.file) else None  # proto2 accepts any bytes as a string
     return {
         f.number: _Field(f, _WIRE_TYPES.get(f.type, VARINT), f.type == FieldDescriptor.TYPE_MESSAGE, f.type == text)

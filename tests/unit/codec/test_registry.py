@@ -10,7 +10,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.codec.registry import Decoder, Encoder, SchemaRevision, TopicSchema
+from pubsub_spark.codec.registry import Decoder, SchemaRevision, TopicSchema
 from pubsub_spark.errors import OptionsError, SchemaError
 
 _numbers = itertools.count()
@@ -194,7 +194,7 @@ def test_encoder_writes_what_the_decoder_reads(encoding):
     schema = TopicSchema(encoding, revision("int", "long"))
     rows = pa.array([{"f0": 1, "f1": 2}, {"f0": -3, "f1": 4}], schema.arrow_type())
 
-    data = Encoder(schema, rows.type).encode(rows)
+    data = schema.encoder(rows.type)(rows)
 
     none = pa.nulls(2, pa.string())
     assert rows.to_pylist() == Decoder(schema, no_fetch).decode(data, none, none).value.to_pylist()
@@ -205,4 +205,4 @@ def test_encoder_that_does_not_fit_names_the_schema():
     schema = TopicSchema("BINARY", revision("int"))
 
     with pytest.raises(SchemaError, match=f"do not fit the schema `{schema.reader}`: Column `f0` is `string`"):
-        Encoder(schema, pa.struct([pa.field("f0", pa.string())]))
+        schema.encoder(pa.struct([pa.field("f0", pa.string())]))
