@@ -9,8 +9,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["IncompatibleTypeError", "project"]
-
 
 class IncompatibleTypeError(Exception):
     """The error about a field that has another type, or cannot be null in the new type. The message names its path."""

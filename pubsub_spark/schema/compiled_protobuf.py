@@ -10,7 +10,6 @@ Reference: https://cloud.google.com/pubsub/docs/reference/rpc/google.pubsub.v1#c
 from __future__ import annotations
 
 import base64
-import binascii
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final, NamedTuple
 
@@ -66,7 +65,7 @@ def of_text(text: str) -> CompiledSchema | None:
         return None
     try:
         return CompiledSchema(lines[1], base64.b64decode(lines[2], validate=True))
-    except (binascii.Error, ValueError):
+    except ValueError:
         return None
 
 

@@ -15,6 +15,7 @@ Decimals of another scale do not resolve.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -145,7 +146,7 @@ def _scalar(writer: tree.Fixed | tree.Primitive, reader: tree.Fixed | tree.Primi
         case ("bytes", "bytes") | ("fixed", "fixed"):
             if isinstance(writer, tree.Fixed) and isinstance(reader, tree.Fixed) and writer.size != reader.size:
                 raise unresolvable(writer, reader)
-            take = _segments(writer)
+            take = partial(_segments, writer.size if isinstance(writer, tree.Fixed) else None)
             return _decimal(take, type_, path) if pa.types.is_decimal(type_) else take
         case "string", "string":
             return _strings
@@ -190,11 +191,8 @@ def _integer(narrow: bool, times: int, over: int, type_: pa.DataType, path: Path
     return read
 
 
-def _segments(writer: tree.Fixed | tree.Primitive) -> Callable[[Cursors], pa.BinaryArray]:
-    if not isinstance(writer, tree.Fixed):
-        return lambda cursors: segments(cursors, cursors.lengths())
-    size = writer.size
-    return lambda cursors: segments(cursors, cursors.fixed_lengths(size))
+def _segments(size: int | None, cursors: Cursors) -> pa.BinaryArray:
+    return segments(cursors, cursors.lengths() if size is None else cursors.fixed_lengths(size))
 
 
 def _strings(cursors: Cursors, reason: Callable[[int], Mismatch] | None = None) -> pa.StringArray:
@@ -224,15 +222,13 @@ def _not_utf8(data: pa.BinaryArray) -> Bits:
 
 
 def _decimal(take: Callable[[Cursors], pa.BinaryArray], type_: pa.Decimal128Type, path: Path) -> Read:
+    too_long, empty = f"is a decimal of more than {type_.precision} digits", "is a decimal of no bytes"
+
     def read(cursors: Cursors) -> pa.Array:
         data = take(cursors)
         values, wrong = decimals.from_bytes(data, type_)
-        cursors.fall_back(wrong, lambda index: refused(data[index].as_py()))
+        cursors.fall_back(wrong, lambda index: _mismatch(too_long if data[index].as_py() else empty, path))
         return values
-
-    def refused(data: bytes) -> Mismatch:
-        what = f"more than {type_.precision} digits" if data else "no bytes"
-        return _mismatch(f"is a decimal of {what}", path)
 
     return read
 

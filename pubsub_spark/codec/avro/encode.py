@@ -60,23 +60,14 @@ def compile_rows(
 
 
 def _compile(node: Node, type_: pa.DataType, path: str, ignore_extra: bool) -> Write:
-    match node:
-        case Union():
-            return _union(node, type_, path, ignore_extra)
-        case Record():
-            return _record(node, type_, path, ignore_extra)
-        case Array():
-            return _array(node, type_, path, ignore_extra)
-        case Map():
-            return _map(node, type_, path, ignore_extra)
-        case Primitive() | Fixed() | Enum():
-            return _scalar(node, type_, path)
+    nested = _NESTED.get(node.kind)
+    return nested(node, type_, path, ignore_extra) if nested else _scalar(node, type_, path)
 
 
 # ---------------------------------------------------------------------------------------------------------- scalars
 
 
-def _scalar(node: Primitive | Fixed | Enum, found: pa.DataType, path: str) -> Write:
+def _scalar(node: Node, found: pa.DataType, path: str) -> Write:
     wanted = column_of(node).type
     if not fits(wanted, found):
         raise unfit(path, found, wanted)
@@ -89,14 +80,14 @@ def _scalar(node: Primitive | Fixed | Enum, found: pa.DataType, path: str) -> Wr
     return scalar
 
 
-def _writer(node: Primitive | Fixed | Enum, type_: pa.DataType) -> Write:
+def _writer(node: Node, type_: pa.DataType) -> Write:
     if isinstance(node, Enum):
         return partial(_symbols, node)
     if pa.types.is_decimal(type_):
         return partial(_decimals, node.size if isinstance(node, Fixed) else None)
     if isinstance(node, Fixed):
         return partial(_fixed, node.size)
-    if node.kind in ("int", "long"):
+    if isinstance(node, Primitive) and node.kind in ("int", "long"):
         return partial(_integers, 1000 if node.logical and node.logical.name in _MILLIS else 1)
     return _WRITERS[node.kind]
 
@@ -307,3 +298,11 @@ def _check_nulls(array: pa.Array, present: Present) -> None:
         missing = missing & present
     if missing.any():
         raise Unwritable(int(missing.argmax()), "is null, the schema wants a value")
+
+
+_NESTED: Final[dict[str, Callable[[Any, pa.DataType, str, bool], Write]]] = {
+    "union": _union,
+    "record": _record,
+    "array": _array,
+    "map": _map,
+}

@@ -31,9 +31,7 @@ _TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|\w+(?:\s*\([^()]*\))?
 
 def parse(text: str) -> pa.StructType:
     """Return the type of a DDL. Raises ValueError with an error message if the text is not a DDL."""
-    parser = _Parser(text)
-    fields = parser.fields(end=None)
-    return pa.struct(fields)
+    return pa.struct(_Parser(text).fields(end=None))
 
 
 def scalar(name: str) -> pa.DataType | None:

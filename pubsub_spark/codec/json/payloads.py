@@ -26,7 +26,6 @@ from pubsub_spark.schema.definition import InvalidMessage
 
 Convert = Callable[[Any, str], Any]
 
-_INTEGERS: Final[dict[pa.DataType, int]] = {pa.int32(): 31, pa.int64(): 63}  # bits without the sign
 _EXACT: Final = Context(prec=100)  # more than the digits of any decimal of Spark
 _SHOWN_CHARACTERS: Final = 60  # of a wrong value
 
@@ -94,11 +93,9 @@ def _forms(kind: pa.DataType) -> tuple[Plan, Convert]:
     if kind in _TEXTS:
         parse, form = _TEXTS[kind]
         return reader.each_text(parse, kind), partial(_scalar, parse, form)
-    if kind in _INTEGERS:
-        bits = _INTEGERS[kind]
-        return reader.integers(kind, as_text=None), partial(
-            _scalar, partial(_integer, bits), f"an integer of {bits + 1} bits"
-        )
+    if pa.types.is_integer(kind):
+        form = f"an integer of {kind.bit_width} bits"
+        return reader.integers(kind, as_text=None), partial(_scalar, partial(_integer, kind.bit_width - 1), form)
     if pa.types.is_floating(kind):
         return reader.floats(kind), partial(_scalar, _double, "a number")
     if pa.types.is_decimal(kind):

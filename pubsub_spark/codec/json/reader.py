@@ -260,11 +260,7 @@ def of_names(names: list[str]) -> Build:
 
 def wrapped(plan: Plan, name: str) -> Plan:
     """Return the plan of values that become structs of one field, null where the value is."""
-
-    def wrap(array: pa.Array) -> pa.StructArray:
-        return named_structs({name: array}, len(array), array)
-
-    return _then(plan, wrap)
+    return _then(plan, lambda array: named_structs({name: array}, len(array), array))
 
 
 def lists(item: Plan) -> Plan:

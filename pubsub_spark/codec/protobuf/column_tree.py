@@ -144,8 +144,9 @@ class _TreeBuilder:
                 raise SchemaError(f"Message `{enclosing[0].full_name}` unfolds into more than {MAX_COLUMNS:,} columns")
             node = self.field(field, here, enclosing)
             if node is not None:
-                properties = is_required(field), field.has_presence, field.has_default_value and field.default_value
-                columns.append(Column(field.name, field.number, here, node, *properties, declared_oneof(field)))
+                default = field.default_value if field.has_default_value else None
+                properties = is_required(field), field.has_presence, default, declared_oneof(field)
+                columns.append(Column(field.name, field.number, here, node, *properties))
             elif is_required(field):
                 unmapped.append(here)
         return Struct(message.full_name, tuple(columns), tuple(unmapped))

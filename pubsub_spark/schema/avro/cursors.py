@@ -181,7 +181,8 @@ class Cursors:
             value = (value & low) | ((value & high) >> by)
         # The exponent of a power of two as a double is the number of its bit. numpy before 2.0 cannot count bits.
         size = (((stop.astype(np.float64).view(np.int64) >> 52) - 1023) >> 3) + 1
-        if not stop.all():
+        all_stop = stop.all()
+        if not all_stop:
             rest = np.flatnonzero(stop == 0)
             ninth = self.batch.bytes[at[rest] + 8].astype(np.uint64)
             tenth = self.batch.bytes[at[rest] + 9].astype(np.uint64)
@@ -192,7 +193,7 @@ class Cursors:
             wrong[which[rest]] = ten & (tenth > 1)
         values[which] = value
         self.at[which] = at + size
-        if not stop.all() and self.fall_back(wrong):
+        if not all_stop and self.fall_back(wrong):
             values[wrong] = 0
 
     def booleans(self) -> Bits:

@@ -39,7 +39,6 @@ UNCOMMON: Final = (
     ValueError,
     TypeError,
     RecursionError,
-    OverflowError,
     ArithmeticError,
     LookupError,
     StopIteration,  # from the scanner, at text that is not a JSON value

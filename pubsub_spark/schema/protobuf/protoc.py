@@ -3,12 +3,9 @@
 protoc is C++ that recurses on its own stack, prints its errors on standard error and ends the process when it fails
 badly. In a process of its own all this is harmless: a crash or an endless compilation is an InvalidSchema, and
 `file:line:column: message` is read from a pipe. The text and the descriptors also go through pipes, so no file is
-written. protoc sees the schema and the well-known types under virtual names and no other file of the machine.
-
-protoc skips control characters, so a text that has one is refused before.
-
-A compilation takes some 60 ms, nearly all of it the start of the interpreter, so results are kept: a revision is
-compiled once per process.
+written. protoc sees the schema and the well-known types under virtual names and no other file of the machine. It skips
+control characters, so a text that has one is refused before. A compilation takes some 60 ms, nearly all of it the start
+of the interpreter, so results are kept: a revision is compiled once per process.
 
 `grpcio-tools` is the extra `protoc`, because its newest release replaces a runtime's protobuf and grpcio.
 """
