@@ -83,15 +83,15 @@ def received(responses: Sequence[bytes]) -> Received:
 
 def first_deliveries(received: Sequence[Received]) -> list[pa.RecordBatch]:
     """Return the messages with only the first delivery of each message id."""
-    ids = pa.chunked_array([each.messages.column("message_id") for each in received], pa.string())
+    ids = pa.chunked_array([batch.messages.column("message_id") for batch in received], pa.string())
     if pc.count_distinct(ids, mode="all").as_py() == len(ids):  # a table imports pandas, which takes 0.3 s
-        return [each.messages for each in received]
+        return [batch.messages for batch in received]
     rows = pa.table({"id": ids, "row": np.arange(len(ids))})
     first = rows.group_by("id").aggregate([("row", "min")]).column("row_min")
     mask = np.zeros(len(ids), dtype=bool)
     mask[first.to_numpy()] = True
-    ends = np.cumsum([0, *(each.messages.num_rows for each in received)])
-    return [each.messages.filter(pa.array(mask[ends[i] : ends[i + 1]])) for i, each in enumerate(received)]
+    ends = np.cumsum([0, *(batch.messages.num_rows for batch in received)])
+    return [batch.messages.filter(pa.array(mask[ends[i] : ends[i + 1]])) for i, batch in enumerate(received)]
 
 
 def envelope(messages: pa.RecordBatch) -> pa.RecordBatch:
@@ -118,13 +118,13 @@ def attribute(messages: pa.RecordBatch, name: str) -> pa.StringArray:
         maps = maps.take(pa.array(np.arange(len(maps))))  # a null may hide entries, but not after `take`
     first, last = _span(maps)
     keys, values = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
-    found = np.flatnonzero(np.asarray(pc.equal(keys, name)))
+    entries = np.flatnonzero(np.asarray(pc.equal(keys, name)))
     counts = np.diff(offsets_of(maps))
-    rows = np.repeat(np.arange(len(maps)), counts)[found]
-    if len(found) == len(maps) and (np.diff(rows) == 1).all():
-        return values.take(pa.array(found))
+    rows = np.repeat(np.arange(len(maps)), counts)[entries]
+    if len(entries) == len(maps) and (np.diff(rows) == 1).all():
+        return values.take(pa.array(entries))
     places = np.full(len(maps), -1)
-    places[rows[::-1]] = found[::-1]  # of several the first is written last
+    places[rows[::-1]] = entries[::-1]  # of several the first is written last
     return values.take(pa.array(places, mask=places < 0))
 
 

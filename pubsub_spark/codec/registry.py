@@ -150,14 +150,14 @@ class Decoder:
         values: list[pa.StructArray] = []
         errors: list[pa.StringArray] = []
         places: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
-        for group, place in _groups(names, revisions, encodings):
-            messages = data if len(place) == len(data) else data.take(pa.array(place))
+        for group, group_rows in _groups(names, revisions, encodings):
+            messages = data if len(group_rows) == len(data) else data.take(pa.array(group_rows))
             if group not in self._groups:
                 self._groups[group] = self._compile(*group)
             value, error = self._groups[group](messages)
             values.append(value)
             errors.append(error)
-            places.append(place)
+            places.append(group_rows)
         if len(values) == 1:
             return Decoded(values[0], revisions, errors[0])
         order = pa.array(np.argsort(np.concatenate([np.zeros(0, np.int64), *places])))
@@ -218,8 +218,8 @@ def _groups(*columns: pa.StringArray) -> list[tuple[tuple[str, ...], np.ndarray[
     group = np.zeros(len(columns[0]), np.int64)
     for column, size in zip(encoded, sizes, strict=True):
         group = group * size + np.asarray(column.indices)
-    found = []
+    groups = []
     for key in np.unique(group).tolist():
-        place = np.flatnonzero(group == key)
-        found.append((tuple(column[int(place[0])].as_py() for column in encoded), place))
-    return found
+        rows = np.flatnonzero(group == key)
+        groups.append((tuple(column[int(rows[0])].as_py() for column in encoded), rows))
+    return groups

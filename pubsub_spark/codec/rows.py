@@ -51,20 +51,20 @@ def inside(step: str, offsets: npt.NDArray[Any] | None = None) -> Iterator[None]
         raise Unwritable(index, error.reason, f"{step}{error.path}") from None
 
 
-def fits(wanted: pa.DataType, found: pa.DataType) -> bool:
+def fits(wanted: pa.DataType, source: pa.DataType) -> bool:
     """Return whether every value of a column's type has a value of the wanted type."""
-    if pa.types.is_decimal(wanted) and pa.types.is_decimal(found):
-        whole, found_whole = wanted.precision - wanted.scale, found.precision - found.scale
-        return bool(found.scale <= wanted.scale and found_whole <= whole)
-    if pa.types.is_timestamp(wanted) and pa.types.is_timestamp(found):
-        return found.unit == "us" and (wanted.tz is None) == (found.tz is None)
-    return found == wanted or found in _NARROWER.get(wanted, ())
+    if pa.types.is_decimal(wanted) and pa.types.is_decimal(source):
+        whole, source_whole = wanted.precision - wanted.scale, source.precision - source.scale
+        return bool(source.scale <= wanted.scale and source_whole <= whole)
+    if pa.types.is_timestamp(wanted) and pa.types.is_timestamp(source):
+        return source.unit == "us" and (wanted.tz is None) == (source.tz is None)
+    return source == wanted or source in _NARROWER.get(wanted, ())
 
 
-def unfit(path: str, found: pa.DataType, wanted: pa.DataType) -> SchemaError:
+def unfit(path: str, source: pa.DataType, wanted: pa.DataType) -> SchemaError:
     """Return the error about a column whose type does not fit."""
     where = f"Column `{path}`" if path else "The row"
-    return SchemaError(f"{where} is `{spelled(found)}`, the schema wants `{spelled(wanted)}`")
+    return SchemaError(f"{where} is `{spelled(source)}`, the schema wants `{spelled(wanted)}`")
 
 
 def spelled(type_: pa.DataType) -> str:
@@ -80,13 +80,13 @@ def child(path: str, name: str) -> str:
 
 
 def find_columns(
-    fields: Sequence[str], found: pa.StructType, path: str, ignore_extra: bool
+    fields: Sequence[str], source: pa.StructType, path: str, ignore_extra: bool
 ) -> tuple[dict[str, int], list[str]]:
     """Return the place of each field's column, and the problem that columns have no field.
 
     A field's column has its name. Or it has the same name in another case, if only one other column and field have it.
     """
-    names = {column.name: place for place, column in reversed([*enumerate(found)])}
+    names = {column.name: index for index, column in reversed([*enumerate(source)])}
     spellings: dict[str, tuple[list[str], list[int]]] = defaultdict(lambda: ([], []))
     for name in set(fields) - names.keys():
         spellings[name.casefold()][0].append(name)
@@ -95,7 +95,7 @@ def find_columns(
     places = {name: names[name] for name in fields if name in names}
     places |= {same[0]: columns[0] for same, columns in spellings.values() if len(same) == len(columns) == 1}
     taken = set(places.values())
-    extra = [f"`{child(path, column.name)}`" for place, column in enumerate(found) if place not in taken]
+    extra = [f"`{child(path, column.name)}`" for index, column in enumerate(source) if index not in taken]
     if not extra or ignore_extra:
         return places, []
     return places, [f"The schema has no field for {', '.join(extra)}: drop it, or set ignoreExtraColumns=true"]

@@ -65,7 +65,7 @@ def ragged(octets: Octets, kept: npt.NDArray[np.bool_], present: Present) -> lis
     """Return a matrix row per item, of the bytes where `kept` is true."""
     if present is not None:
         kept = kept & present[:, None]
-    return [ByteColumn(octets[:, place], kept[:, place]) for place in range(octets.shape[1])]
+    return [ByteColumn(octets[:, at], kept[:, at]) for at in range(octets.shape[1])]
 
 
 def varints(values: npt.NDArray[np.int64], present: Present) -> list[Buffer]:
@@ -105,17 +105,17 @@ def _side_by_side(columns: list[ByteColumn], count: int) -> pa.BinaryArray:
     kept = np.ones(matrix.shape, np.bool_)
     length = np.zeros(count, np.int32)
     always = 0
-    place = 0
+    first = 0
     for column, width in zip(columns, widths, strict=True):
-        where = slice(place, place + width) if column.octets.ndim > 1 else place
+        where = slice(first, first + width) if column.octets.ndim > 1 else first
         matrix[:, where] = column.octets
         if column.kept is None:
             always += width
         else:
             kept[:, where] = column.kept[:, None] if column.octets.ndim > 1 else column.kept
             length += column.kept * np.int32(width)
-        place += width
-    if always == place:
+        first += width
+    if always == first:
         return _array(np.arange(count + 1, dtype=np.int32) * np.int32(always), matrix)
     return _array(offsets(length + np.int32(always)), matrix[kept])
 

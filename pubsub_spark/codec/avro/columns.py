@@ -257,14 +257,14 @@ def _record(writer: tree.Record, reader: tree.Record, path: Path) -> Read:
     type_ = column_of(reader).type
     reads: list[list[tuple[Read, int]]] = [[] for _ in writer.fields]  # of a written field, each with its column
     constants: list[tuple[int, pa.Array]] = []
-    for place, field in enumerate(reader.fields):
+    for column, field in enumerate(reader.fields):
         index = written_field(writer, field)
         try:
             if index is None:
-                constants.append((place, constant(field)))
+                constants.append((column, constant(field)))
             else:
                 node = writer.fields[index].node
-                reads[index].append((_compile(node, field.node, (f".{field.name}", *path)), place))
+                reads[index].append((_compile(node, field.node, (f".{field.name}", *path)), column))
         except Unresolvable as error:
             raise error.inside(f".{field.name}") from None
     # Fields that the reader lacks are also decoded: a message is right or wrong as a whole.
@@ -275,12 +275,12 @@ def _record(writer: tree.Record, reader: tree.Record, path: Path) -> Read:
         for own, unread in zip(reads, rest, strict=True):
             if unread:
                 unread(cursors)
-            for field, place in own[1:]:  # by their aliases, more than one of the reader's fields are this one
-                columns[place] = field(cursors.some(np.arange(len(cursors))))
-            for field, place in own[:1]:
-                columns[place] = field(cursors)
-        for place, one in constants:
-            columns[place] = one.take(pa.array(np.zeros(len(cursors), np.int32)))
+            for field, column in own[1:]:  # by their aliases, more than one of the reader's fields are this one
+                columns[column] = field(cursors.some(np.arange(len(cursors))))
+            for field, column in own[:1]:
+                columns[column] = field(cursors)
+        for column, one in constants:
+            columns[column] = one.take(pa.array(np.zeros(len(cursors), np.int32)))
         return pa.Array.from_buffers(type_, len(cursors), [None], children=columns)
 
     return read
@@ -376,12 +376,12 @@ def _into_union(writer: tree.Node, reader: tree.Union, path: Path) -> Read:
     inner = _compile(writer, widened(reader) or branch, path)
     if widened(reader) or len(kinds) == 1:
         return inner
-    place = kinds.index(branch)
+    member = kinds.index(branch)
 
     def read(cursors: Cursors) -> pa.Array:
         count = len(cursors)
         members = [pa.nulls(count, field.type) for field in type_]
-        members[place] = inner(cursors)
+        members[member] = inner(cursors)
         return pa.Array.from_buffers(type_, count, [None], children=members)
 
     return read

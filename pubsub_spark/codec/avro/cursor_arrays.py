@@ -82,5 +82,5 @@ def merge(arrays: list[pa.Array], places: list[Longs]) -> pa.Array:
     """Return the arrays as one, each item at its place. The places are all of 0 to the number of items."""
     if len(arrays) == 1 and (len(places[0]) < 2 or (np.diff(places[0]) == 1).all()):
         return arrays[0]
-    place = np.concatenate(places)
-    return at_rows(pa.concat_arrays(arrays), place, len(place))
+    rows = np.concatenate(places)
+    return at_rows(pa.concat_arrays(arrays), rows, len(rows))

@@ -18,7 +18,7 @@ from pubsub_spark.codec.avro.types import column_of, value_type
 from pubsub_spark.schema.avro import error_locator
 from pubsub_spark.schema.avro.compatibility import Unresolvable
 from pubsub_spark.schema.avro.definition import AvroDefinition
-from pubsub_spark.schema.definition import Encoding, InvalidMessage, Mismatch
+from pubsub_spark.schema.definition import Encoding, Mismatch
 
 
 class AvroDecoder:
@@ -49,7 +49,7 @@ class AvroDecoder:
         """Return the values of a batch that begins at row `start`. The value of a row with a reason is meaningless."""
         if self._refusal:
             for row, message in enumerate(data.to_pylist(), start):
-                reasons.setdefault(row, _sentence(self._mismatch(message) or self._refusal))
+                reasons.setdefault(row, str(self._mismatch(message) or self._refusal))
             return pa.nulls(len(data), self.type)
         column, batch = self._columns.decode(data)
         if self._wrapped:
@@ -64,13 +64,13 @@ class AvroDecoder:
                     again[row] = rewritten
                     continue
                 mismatch = batch.reasons.get(row) or Mismatch("cannot be read")  # the latter is not known
-            reasons.setdefault(start + row, _sentence(mismatch))
+            reasons.setdefault(start + row, str(mismatch))
         if not again:
             return column
         rows = list(again)
         reasons_again: dict[int, str] = {}
         column_again = self._batch(pa.array(again.values(), pa.binary()), 0, reasons_again)
-        reasons.update({start + rows[place]: reason for place, reason in reasons_again.items()})
+        reasons.update({start + rows[again_row]: reason for again_row, reason in reasons_again.items()})
         index = np.arange(len(data))
         index[rows] = len(data) + np.arange(len(rows))
         return pa.concat_arrays([column, column_again]).take(pa.array(index))
@@ -81,7 +81,3 @@ class AvroDecoder:
         except Mismatch as mismatch:
             return mismatch
         return None
-
-
-def _sentence(mismatch: Mismatch) -> str:
-    return str(InvalidMessage(mismatch.sentence()))

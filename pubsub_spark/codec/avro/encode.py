@@ -52,8 +52,8 @@ def compile_rows(
             some = array.slice(start, MAX_BATCH_ROWS)
             try:
                 parts.append(byte_columns.join(write(some, None), len(some)))
-            except Unwritable as found:
-                raise found.row_error(start) from None
+            except Unwritable as unwritable:
+                raise unwritable.row_error(start) from None
         return pa.concat_arrays(parts) if parts else pa.array([], pa.binary())
 
     return rows
@@ -67,15 +67,15 @@ def _compile(node: Node, type_: pa.DataType, path: str, ignore_extra: bool) -> W
 # ---------------------------------------------------------------------------------------------------------- scalars
 
 
-def _scalar(node: Node, found: pa.DataType, path: str) -> Write:
+def _scalar(node: Node, source: pa.DataType, path: str) -> Write:
     wanted = column_of(node).type
-    if not fits(wanted, found):
-        raise unfit(path, found, wanted)
+    if not fits(wanted, source):
+        raise unfit(path, source, wanted)
     write = _writer(node, wanted)
 
     def scalar(array: pa.Array, present: Present) -> list[Buffer]:
         _check_nulls(array, present)
-        return write(array if found == wanted else array.cast(wanted), present)
+        return write(array if source == wanted else array.cast(wanted), present)
 
     return scalar
 
@@ -155,18 +155,18 @@ def _numpy(array: pa.Array, width: type[Any]) -> npt.NDArray[Any]:
 # --------------------------------------------------------------------------------------------------- nested columns
 
 
-def _record(node: Record, found: pa.DataType, path: str, ignore_extra: bool) -> Write:
-    if not pa.types.is_struct(found):
-        raise unfit(path, found, column_of(node).type)
-    places, problems = find_columns([field.name for field in node.fields], found, path, ignore_extra)
+def _record(node: Record, source: pa.DataType, path: str, ignore_extra: bool) -> Write:
+    if not pa.types.is_struct(source):
+        raise unfit(path, source, column_of(node).type)
+    indices, problems = find_columns([field.name for field in node.fields], source, path, ignore_extra)
     steps: list[tuple[str, int, Write] | bytes] = []
     for field in node.fields:
-        here, place = child(path, field.name), places.get(field.name)
+        here, index = child(path, field.name), indices.get(field.name)
         try:
-            if place is None:
+            if index is None:
                 steps.append(_absent(field, here))
             else:
-                steps.append((f".{field.name}", place, _compile(field.node, found[place].type, here, ignore_extra)))
+                steps.append((f".{field.name}", index, _compile(field.node, source[index].type, here, ignore_extra)))
         except SchemaError as error:
             problems.append(str(error))
     if problems:
@@ -180,9 +180,9 @@ def _record(node: Record, found: pa.DataType, path: str, ignore_extra: bool) -> 
             if isinstance(field, bytes):
                 made.append(byte_columns.constant(field, len(array), present))
             else:
-                step, place, write = field
+                step, index, write = field
                 with inside(step):
-                    made += write(children[place], present)
+                    made += write(children[index], present)
         return made
 
     return record
@@ -204,10 +204,10 @@ def _absent(field: Field, path: str) -> bytes:
     return data
 
 
-def _array(node: Array, found: pa.DataType, path: str, ignore_extra: bool) -> Write:
-    if not (pa.types.is_list(found) or pa.types.is_large_list(found)):
-        raise unfit(path, found, column_of(node).type)
-    item = _compile(node.items, found.value_type, f"{path}[]", ignore_extra)
+def _array(node: Array, source: pa.DataType, path: str, ignore_extra: bool) -> Write:
+    if not (pa.types.is_list(source) or pa.types.is_large_list(source)):
+        raise unfit(path, source, column_of(node).type)
+    item = _compile(node.items, source.value_type, f"{path}[]", ignore_extra)
 
     def array(lists: pa.ListArray, present: Present) -> list[Buffer]:
         _check_nulls(lists, present)
@@ -218,11 +218,11 @@ def _array(node: Array, found: pa.DataType, path: str, ignore_extra: bool) -> Wr
     return array
 
 
-def _map(node: Map, found: pa.DataType, path: str, ignore_extra: bool) -> Write:
-    if not pa.types.is_map(found) or not fits(pa.string(), found.key_type):
-        raise unfit(path, found, column_of(node).type)
-    key = _compile(Primitive("string"), found.key_type, f"{path}{{}}", ignore_extra)
-    value = _compile(node.values, found.item_type, f"{path}{{}}", ignore_extra)
+def _map(node: Map, source: pa.DataType, path: str, ignore_extra: bool) -> Write:
+    if not pa.types.is_map(source) or not fits(pa.string(), source.key_type):
+        raise unfit(path, source, column_of(node).type)
+    key = _compile(Primitive("string"), source.key_type, f"{path}{{}}", ignore_extra)
+    value = _compile(node.values, source.item_type, f"{path}{{}}", ignore_extra)
 
     def map_(maps: pa.MapArray, present: Present) -> list[Buffer]:
         _check_nulls(maps, present)
@@ -234,40 +234,41 @@ def _map(node: Map, found: pa.DataType, path: str, ignore_extra: bool) -> Write:
     return map_
 
 
-def _union(node: Union, found: pa.DataType, path: str, ignore_extra: bool) -> Write:
+def _union(node: Union, source: pa.DataType, path: str, ignore_extra: bool) -> Write:
     kinds = variants(node)
     null = next((index for index, branch in enumerate(node.branches) if branch.kind == "null"), None)
-    if null is not None and pa.types.is_null(found):
+    if null is not None and pa.types.is_null(source):
         return lambda array, present: [byte_columns.constant(bytes([2 * null]), len(array), present)]
     wide = widened(node)
     if wide:
         index = next(index for index, branch in enumerate(node.branches) if branch.kind == wide.kind)
-        return _nullable(_compile(wide, found, path, ignore_extra), index, null)
+        return _nullable(_compile(wide, source, path, ignore_extra), index, null)
     if len(kinds) == 1:
-        return _nullable(_compile(kinds[0], found, path, ignore_extra), node.branches.index(kinds[0]), null)
-    if not pa.types.is_struct(found) or [column.name for column in found] != [f"member{i}" for i in range(len(kinds))]:
-        raise unfit(path, found, column_of(node).type)
+        return _nullable(_compile(kinds[0], source, path, ignore_extra), node.branches.index(kinds[0]), null)
+    names = [f"member{index}" for index in range(len(kinds))]
+    if not pa.types.is_struct(source) or [column.name for column in source] != names:
+        raise unfit(path, source, column_of(node).type)
     members = [
         _compile(kind, member.type, child(path, member.name), ignore_extra)
-        for kind, member in zip(kinds, found, strict=True)
+        for kind, member in zip(kinds, source, strict=True)
     ]
     indices = np.array([node.branches.index(kind) for kind in kinds], np.int64)
 
     def union(array: pa.StructArray, present: Present) -> list[Buffer]:
         children = array.flatten()
-        given = np.zeros((len(children), len(array)), np.bool_)
-        for place, column in enumerate(children):
-            given[place] = column.is_valid().to_numpy(zero_copy_only=False)
-        number = given.sum(axis=0)
+        valid = np.zeros((len(children), len(array)), np.bool_)
+        for branch, column in enumerate(children):
+            valid[branch] = column.is_valid().to_numpy(zero_copy_only=False)
+        number = valid.sum(axis=0)
         wrong = (number > 1) | ((number < 1) & (null is None))
         if present is not None:
             wrong &= present
         if wrong.any():
             at = int(wrong.argmax())
             raise Unwritable(at, f"has {number[at]} members that are not null, a union's value has one")
-        index = np.where(number == 1, indices @ given, null or 0)
+        index = np.where(number == 1, indices @ valid, null or 0)
         made = byte_columns.varints(index.astype(np.int64), present)
-        for member, write, column, some in zip(found, members, children, given, strict=True):
+        for member, write, column, some in zip(source, members, children, valid, strict=True):
             with inside(f".{member.name}"):
                 made += write(column, some)
         return made
@@ -282,9 +283,9 @@ def _nullable(write: Write, index: int, null: int | None) -> Write:
     def nullable(array: pa.Array, present: Present) -> list[Buffer]:
         if not array.null_count or null is None:
             return [byte_columns.constant(tag, len(array), present), *write(array, present)]
-        given = array.is_valid().to_numpy(zero_copy_only=False)
-        tags = np.where(given, np.uint8(2 * index), np.uint8(2 * null))
-        return [ByteColumn(tags, present), *write(array, given)]
+        valid = array.is_valid().to_numpy(zero_copy_only=False)
+        tags = np.where(valid, np.uint8(2 * index), np.uint8(2 * null))
+        return [ByteColumn(tags, present), *write(array, valid)]
 
     return nullable
 

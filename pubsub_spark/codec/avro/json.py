@@ -29,17 +29,13 @@ from pubsub_spark.schema.avro import json_encoding
 from pubsub_spark.schema.avro import schema_tree as tree
 from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS
 from pubsub_spark.schema.avro.definition import AvroDefinition
-from pubsub_spark.schema.definition import InvalidMessage, Mismatch
 
 
 def compile_reader(definition: AvroDefinition) -> JsonReader:
     """Return the reader of JSON messages, as binary ones."""
 
     def exact(text: bytes) -> bytes:
-        try:
-            return definition.datum.write(definition.read_json(text))
-        except Mismatch as mismatch:
-            raise InvalidMessage(mismatch.sentence()) from None
+        return definition.datum.write(definition.read_json(text))
 
     try:
         raw = tree.without_logical(definition.root)
@@ -118,10 +114,10 @@ def _union(node: tree.Union) -> Plan:
     kinds = _members(node)
     if not kinds:  # whose column is a struct without fields
         return reader.leaf(pa.null(), lambda array: pa.nulls(len(_nulls(array)), pa.struct([])))
-    names = [f"member{place}" for place in range(len(kinds))]
+    names = [f"member{number}" for number in range(len(kinds))]
 
     def build(arrays: list[pa.Array], length: int) -> pa.Array:
-        reader.require(bool((reader.given(arrays) == 1).all()))
+        reader.require(bool((reader.values_per_row(arrays) == 1).all()))
         return arrays[0] if len(arrays) == 1 else reader.of_names(names)(arrays, length)
 
     return reader.objects([([tree.type_name(branch)], _given(branch)) for branch in kinds], build, size=1)
@@ -163,7 +159,7 @@ def _writer(node: tree.Node) -> Write:
         case tree.Record(fields=fields):
             writers = [(field.name, _writer(field.node)) for field in fields]
             return lambda array: writer.objects(
-                [(name, array.field(place), write) for place, (name, write) in enumerate(writers)], array
+                [(name, array.field(index), write) for index, (name, write) in enumerate(writers)], array
             )
         case tree.Array(items):
             return partial(writer.lists, write=_writer(items))
@@ -196,6 +192,6 @@ _WRITERS: Final[dict[str, Write]] = {
     **dict.fromkeys(("string", "enum"), writer.strings),
     **dict.fromkeys(
         ("bytes", "fixed"),
-        lambda array: writer.each(lambda value: encode_basestring(value.decode("iso-8859-1")), array.to_pylist()),
+        lambda array: writer.one_by_one(lambda value: encode_basestring(value.decode("iso-8859-1")), array.to_pylist()),
     ),
 }

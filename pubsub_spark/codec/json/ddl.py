@@ -51,11 +51,11 @@ class _Parser:
         self._tokens: list[str] = []
         position, text = 0, text.strip()
         while position < len(text):
-            found = _TOKEN.match(text, position)
-            if found is None:
+            token = _TOKEN.match(text, position)
+            if token is None:
                 raise ValueError(f"`{text[position : position + 20]}` is not understood")
-            self._tokens.append(found[1])
-            position = found.end()
+            self._tokens.append(token[1])
+            position = token.end()
         self._next = 0
 
     def _peek(self) -> str | None:
@@ -78,31 +78,31 @@ class _Parser:
 
     def fields(self, end: str | None) -> list[pa.Field]:
         """Return the fields up to a token, which is not consumed. None is the end of the text."""
-        found: list[pa.Field] = []
+        fields: list[pa.Field] = []
         while True:
             token = self._take()
             name = token[1:-1].replace("``", "`") if token.startswith("`") else token
             if not (token.startswith("`") or re.fullmatch(r"\w+", token)):
                 raise ValueError(f"a name is missing at `{token}`")
-            if name in (field.name for field in found):
+            if name in (field.name for field in fields):
                 raise ValueError(f"`{name}` is there twice")
             self._skip(":")
-            found.append(pa.field(name, self._type()))
+            fields.append(pa.field(name, self._type()))
             if self._skip("not"):  # a payload that lacks it is accepted all the same, as by `from_json`
                 self._take("null")
             if self._skip("comment"):
                 self._take()
             if self._peek() == end:
-                return found
+                return fields
             self._take(",")
 
     def _type(self) -> pa.DataType:
         name = self._take().lower()
         if name in ("struct", "array", "map"):
             self._take("<")
-            found = self._nested(name)
+            type_ = self._nested(name)
             self._take(">")
-            return found
+            return type_
         if (type_ := scalar(name)) is None:
             raise ValueError(f"`{name}` is not a type of {', '.join(sorted(SCALARS))}, decimal, struct, array and map")
         return type_

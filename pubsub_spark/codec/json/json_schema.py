@@ -16,10 +16,10 @@ def parse(schema: Any) -> pa.StructType:
     """Return the type of a schema that was parsed from JSON. Raises ValueError with an error message if it has none."""
     if not isinstance(schema, dict):
         raise ValueError("a JSON schema is an object")
-    found = _spark(schema, "the schema") if schema.get("type") == "struct" else _type(schema, "the schema")
-    if not pa.types.is_struct(found):
+    type_ = _spark(schema, "the schema") if schema.get("type") == "struct" else _type(schema, "the schema")
+    if not pa.types.is_struct(type_):
         raise ValueError("the schema is not of an object with `properties`, whose fields become columns")
-    return found
+    return type_
 
 
 def _spark(kind: Any, path: str) -> pa.DataType:
@@ -28,7 +28,8 @@ def _spark(kind: Any, path: str) -> pa.DataType:
         if (type_ := ddl.scalar(kind)) is not None:
             return type_
     elif isinstance(kind, dict) and kind.get("type") == "struct":
-        return pa.struct([pa.field(each["name"], _spark(each["type"], f"`{each['name']}`")) for each in kind["fields"]])
+        fields = ((field["name"], field["type"]) for field in kind["fields"])
+        return pa.struct([pa.field(name, _spark(type_, f"`{name}`")) for name, type_ in fields])
     elif isinstance(kind, dict) and kind.get("type") == "array":
         return pa.list_(pa.field("element", _spark(kind["elementType"], path)))
     elif isinstance(kind, dict) and kind.get("type") == "map" and kind["keyType"] == "string":
@@ -40,10 +41,10 @@ def _type(schema: Any, path: str) -> pa.DataType:
     """Return the type of a part of a JSON Schema."""
     kind = schema.get("type") if isinstance(schema, dict) else None
     if isinstance(kind, list):  # ["string", "null"]: every column may be null
-        kinds = [each for each in kind if each != "null"]
+        kinds = [name for name in kind if name != "null"]
         kind = kinds[0] if len(kinds) == 1 else None
     if kind == "object" and isinstance(schema.get("properties"), dict) and schema["properties"]:
-        return pa.struct([pa.field(name, _type(each, f"`{name}`")) for name, each in schema["properties"].items()])
+        return pa.struct([pa.field(name, _type(part, f"`{name}`")) for name, part in schema["properties"].items()])
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
         return pa.map_(pa.string(), _type(schema["additionalProperties"], path))
     if kind == "array" and isinstance(schema.get("items"), dict):

@@ -64,14 +64,14 @@ def _reader(text: str) -> JsonReader:
 
     def exact(payload: bytes) -> Any:
         try:
-            found = json.loads(payload, parse_float=Decimal, parse_constant=reader.refuse_constant)
+            value = json.loads(payload, parse_float=Decimal, parse_constant=reader.refuse_constant)
         except InvalidOperation:  # `Decimal` has exponents of 18 digits
             raise InvalidMessage("The payload has a number whose exponent is too large") from None
         except (ValueError, RecursionError) as error:
             raise InvalidMessage(f"The payload is not JSON: {error}") from None
-        if not isinstance(found, dict):
+        if not isinstance(value, dict):
             raise InvalidMessage("The payload is JSON, but no object")
-        return convert(found, "")
+        return convert(value, "")
 
     # The reader's arrays name the elements of lists in their own way.
     return JsonReader(reader.required(plan), kind, lambda column: column.cast(kind), exact, unknown_names=True)
@@ -123,13 +123,13 @@ def _struct(fields: dict[str, Convert], value: Any, path: str) -> Any:
 def _list(element: Convert, value: Any, path: str) -> Any:
     if not isinstance(value, list):
         _wrong(path, "an array", value)
-    return [element(each, f"{path}[{index}]") for index, each in enumerate(value)]
+    return [element(item, f"{path}[{index}]") for index, item in enumerate(value)]
 
 
 def _map(item: Convert, value: Any, path: str) -> Any:
     if not isinstance(value, dict):
         _wrong(path, "an object", value)
-    return [(_utf8(key), item(each, f"{path}.{key}")) for key, each in value.items()]
+    return [(_utf8(key), item(entry, f"{path}.{key}")) for key, entry in value.items()]
 
 
 def _scalar(convert: Callable[[Any], Any], form: str, value: Any, path: str) -> Any:
@@ -175,7 +175,7 @@ def _json_text(value: Any) -> str:
         case Decimal():
             return str(value)
         case dict():
-            members = (f"{json.dumps(name, ensure_ascii=False)}: {_json_text(each)}" for name, each in value.items())
+            members = (f"{json.dumps(name, ensure_ascii=False)}: {_json_text(part)}" for name, part in value.items())
             return f"{{{', '.join(members)}}}"
         case list():
             return f"[{', '.join(map(_json_text, value))}]"
@@ -188,8 +188,8 @@ def _utf8(text: str) -> str:
 
 
 def _timestamp(text: str) -> datetime.datetime:
-    found = datetime.datetime.fromisoformat(text)
-    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
+    time = datetime.datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
 
 
 # Types whose values are strings: how one is parsed, and the form that it must have.

@@ -126,9 +126,9 @@ class JsonReader(NamedTuple):
                 pass
         for first in range(0, len(texts), _CHUNK_ROWS):
             some = texts.slice(first, _CHUNK_ROWS).to_pylist()
-            places, values = _parse(some)
-            rows = [start + first + place for place in places]
-            yield from self._by_python(rows, values, [some[place] for place in places])
+            parsed, values = _parse(some)
+            rows = [start + first + row for row in parsed]
+            yield from self._by_python(rows, values, [some[row] for row in parsed])
 
     def by_arrow(self, texts: pa.BinaryArray) -> pa.Array:
         """Return the column of messages that Arrow can read and that all have the common form."""
@@ -185,8 +185,8 @@ def leaf(json_type: pa.DataType, convert: Callable[[pa.Array], pa.Array]) -> Pla
     """Return the plan of a value without parts: `convert` receives an array of strings, numbers or booleans."""
 
     def read(values: Values, _: Names) -> pa.Array:
-        found = frozenset(map(type, values)) - {NoneType}
-        return convert(pa.array(values, _TYPES[found] if found else json_type))
+        kinds = frozenset(map(type, values)) - {NoneType}
+        return convert(pa.array(values, _TYPES[kinds] if kinds else json_type))
 
     return Plan(json_type, lambda array, _: convert(array), read)
 
@@ -232,22 +232,22 @@ def objects(
         return build([plan.convert(array.field(at), names) for at, (_, plan) in enumerate(fields)], len(array))
 
     def read(values: Values, names: Names) -> pa.Array:
-        given = [value for value in values if value is not None]
-        if len(given) < len(values):
-            return _expand(read(given, names), pa.array([value is not None for value in values]))
+        present = [value for value in values if value is not None]
+        if len(present) < len(values):
+            return _expand(read(present, names), pa.array([value is not None for value in values]))
         require({dict}.issuperset(map(type, values)))
         sizes = list(map(len, values))
         require(size is None or {size}.issuperset(sizes))
         names.append(sum(sizes))
-        found = set(chain.from_iterable(values))
+        unread = set(chain.from_iterable(values))
         arrays = []
         for spellings, plan in fields:
-            used = [name for name in spellings if name in found]
+            used = [name for name in spellings if name in unread]
             require(len(used) < 2)
-            found.difference_update(used)
+            unread.difference_update(used)
             items = list(map(dict.get, values, repeat(used[0]))) if used else [None] * len(values)
             arrays.append(plan.read(items, names))
-        require(unknown_names or not found)
+        require(unknown_names or not unread)
         return build(arrays, len(values))
 
     return Plan(json_type, convert, read)
@@ -281,9 +281,9 @@ def maps(key: Plan, item: Plan, as_lists: bool = False) -> Plan:
 
     def read(values: Values, names: Names) -> pa.Array:
         require({dict, NoneType}.issuperset(map(type, values)))
-        given = [value for value in values if value]
-        keys = key.read(list(chain.from_iterable(given)), names)
-        items = item.read(list(chain.from_iterable(map(dict.values, given))), names)
+        present = [value for value in values if value]
+        keys = key.read(list(chain.from_iterable(present)), names)
+        items = item.read(list(chain.from_iterable(map(dict.values, present))), names)
         names.append(len(keys))
         type_ = pa.map_(keys.type, items.type)
         entry = pa.struct([type_.key_field, type_.item_field])
@@ -327,9 +327,9 @@ def floats(type_: pa.DataType) -> Plan:
     def convert(array: pa.Array) -> pa.Array:
         require(pa.types.is_floating(array.type) or pa.types.is_integer(array.type))
         numbers = array.cast(pa.float64(), safe=False)
-        found = numbers.drop_null().to_numpy()
+        finite = numbers.drop_null().to_numpy()
         # Python makes 0 of `-0`, and a negative zero of `-0.0`. Arrow does not distinguish them.
-        require(bool((np.abs(found) < bound).all()) and not np.signbit(found[found == 0]).any())
+        require(bool((np.abs(finite) < bound).all()) and not np.signbit(finite[finite == 0]).any())
         return numbers.cast(type_, safe=False)
 
     return leaf(pa.float64(), convert)
@@ -362,18 +362,18 @@ _scan: Final = make_scanner(json.JSONDecoder(parse_constant=refuse_constant))  #
 
 
 def _parse(texts: list[bytes]) -> tuple[list[int], Values]:
-    """Return the places of the texts that are JSON, and their values. Of a repeated name the last value counts."""
-    places, values = [], []
-    for place, data in enumerate(texts):
+    """Return the rows of the texts that are JSON, and their values. Of a repeated name the last value counts."""
+    rows, values = [], []
+    for row, data in enumerate(texts):
         try:
             text = data.decode().strip(_WHITESPACE)
             value, end = _scan(text, 0)
         except UNCOMMON:
             continue
         if end == len(text):
-            places.append(place)
+            rows.append(row)
             values.append(value)
-    return places, values
+    return rows, values
 
 
 def _most_names(data: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
@@ -409,7 +409,7 @@ def require(fits: bool) -> None:
         raise ValueError
 
 
-def given(arrays: list[pa.Array]) -> np.ndarray[Any, np.dtype[np.int64]]:
+def values_per_row(arrays: list[pa.Array]) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return how many of the arrays have a value, row by row."""
     return np.asarray(np.sum([array.is_valid().to_numpy(zero_copy_only=False) for array in arrays], axis=0))
 

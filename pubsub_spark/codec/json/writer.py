@@ -44,7 +44,7 @@ def quoted(values: pa.Array) -> pa.StringArray:
     return joined('"', values.cast(pa.string()), '"')
 
 
-def each(text_of: Callable[[Any], str], values: Iterable[Any]) -> pa.StringArray:
+def one_by_one(text_of: Callable[[Any], str], values: Iterable[Any]) -> pa.StringArray:
     """Return the texts of values, one by one. Raises Unwritable if `text_of` raises ValueError."""
     texts: list[str | None] = []
     try:
@@ -58,13 +58,13 @@ def each(text_of: Callable[[Any], str], values: Iterable[Any]) -> pa.StringArray
 def strings(values: pa.Array) -> pa.StringArray:
     """Return the texts of strings."""
     if pc.any(pc.match_substring_regex(values, _NEEDS_ESCAPE)).as_py():
-        return each(encode_basestring, values.to_pylist())
+        return one_by_one(encode_basestring, values.to_pylist())
     return quoted(values)
 
 
 def base64(values: pa.Array) -> pa.StringArray:
     """Return the base64 of bytes."""
-    return each(lambda value: f'"{b2a_base64(value, newline=False).decode()}"', values.to_pylist())
+    return one_by_one(lambda value: f'"{b2a_base64(value, newline=False).decode()}"', values.to_pylist())
 
 
 def floats(values: pa.Array) -> pa.StringArray:

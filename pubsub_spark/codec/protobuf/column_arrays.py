@@ -121,10 +121,11 @@ def object_values(value: Any, node: Node, path: str) -> Any:
                 if not column.presence or has(value, column.name)
             }
         case Array(element):
-            return [object_values(each, element, f"{path}[]") for each in value]
+            return [object_values(item, element, f"{path}[]") for item in value]
         case Map(key, item):
-            keys = {each: object_values(each, key, f"{path}{{}}") for each in value}  # all UTF-8, so they compare
-            return [{"key": each, "value": object_values(value[each], item, f"{path}{{}}")} for each in sorted(keys)]
+            for name in value:
+                object_values(name, key, f"{path}{{}}")  # is UTF-8, so names compare
+            return [{"key": name, "value": object_values(value[name], item, f"{path}{{}}")} for name in sorted(value)]
         case Time():
             return {"seconds": value.seconds, "nanos": value.nanos}
         case Json():

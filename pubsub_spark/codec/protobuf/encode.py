@@ -60,8 +60,8 @@ class ProtobufEncoder:
             columns = self._fields(rows)
             if self._write_json is not None:
                 return self._write_json(named_structs(columns, len(rows))).cast(pa.binary())
-        except Unwritable as found:
-            raise found.row_error() from None
+        except Unwritable as unwritable:
+            raise unwritable.row_error() from None
         if not columns:
             return pa.array([b""] * len(rows), pa.binary())
         batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
@@ -75,40 +75,40 @@ def _compile_fields(struct: tree.Struct, source: pa.StructType, path: str, ignor
     """Return the conversion of a message's columns. Raises SchemaError with every column that does not fit."""
     if struct.unmapped:
         raise SchemaError(f"Field `{struct.unmapped[0]}` is required, and a message without fields cannot be a column")
-    places, problems = find_columns([column.name for column in struct.columns], source, path, ignore_extra)
-    found: list[tuple[int, tree.Column, _Convert]] = []
+    indices, problems = find_columns([column.name for column in struct.columns], source, path, ignore_extra)
+    converters: list[tuple[int, tree.Column, _Convert]] = []
     oneofs: dict[str, list[tuple[int, str]]] = {}
     for column in struct.columns:
-        place = places.get(column.name)
-        if place is None or pa.types.is_null(source[place].type):
+        index = indices.get(column.name)
+        if index is None or pa.types.is_null(source[index].type):
             if column.required:
                 problems.append(f"Column `{column.path}` is missing: the schema requires it")
             continue
         try:
-            convert = _compile(column.node, source[place].type, column.path, ignore_extra)
+            convert = _compile(column.node, source[index].type, column.path, ignore_extra)
         except SchemaError as error:
             problems.append(str(error))
             continue
         if isinstance(column.node, tree.Scalar) and column.node.kind in ("float", "double") and not column.presence:
             convert = _without_zeros(convert)
-        found.append((place, column, convert))
+        converters.append((index, column, convert))
         if column.oneof:
-            oneofs.setdefault(column.oneof, []).append((place, column.name))
+            oneofs.setdefault(column.oneof, []).append((index, column.name))
     if problems:
         raise SchemaError("; ".join(problems))
 
     def fields(rows: pa.StructArray) -> dict[str, pa.Array]:
         sources = rows.flatten()  # each with the nulls of its parent
         arrays = {}
-        for place, column, convert in found:
+        for index, column, convert in converters:
             with inside(f".{column.name}"):
-                source = sources[place]
+                source = sources[index]
                 if column.required and source.null_count > rows.null_count:
                     bad = _first_true(pc.and_(pc.is_null(source), pc.is_valid(rows)))
                     raise Unwritable(bad, "is null, and the field is required")
                 arrays[ptars_schema.field_name(column)] = convert(source)
         for oneof, members in oneofs.items():
-            _check_oneof(oneof, {name: sources[place] for place, name in members})
+            _check_oneof(oneof, {name: sources[index] for index, name in members})
         return arrays
 
     return fields
@@ -195,13 +195,13 @@ def _without_zeros(convert: _Convert) -> _Convert:
 def _numbers(enum: tree.Enum, array: pa.Array) -> pa.Int32Array:
     """Return the numbers of an enum's names. Raises Unwritable for a name that it does not have."""
     names = pa.array(list(enum.numbers), pa.string())
-    found = pc.index_in(array.cast(pa.string()), value_set=names)
-    if found.null_count > array.null_count:
-        bad = _first_true(pc.and_(pc.is_null(found), pc.is_valid(array)))
+    index = pc.index_in(array.cast(pa.string()), value_set=names)
+    if index.null_count > array.null_count:
+        bad = _first_true(pc.and_(pc.is_null(index), pc.is_valid(array)))
         some = ", ".join(f"`{name}`" for name in list(enum.numbers)[:10])
         more = ", ..." if len(enum.numbers) > 10 else ""
         raise Unwritable(bad, f"is `{array[bad]}`, and enum `{enum.name}` has only {some}{more}")
-    return pa.array(list(enum.numbers.values()), pa.int32()).take(found)
+    return pa.array(list(enum.numbers.values()), pa.int32()).take(index)
 
 
 def _checked_numbers(enum: tree.Enum, array: pa.Array) -> pa.Int32Array:

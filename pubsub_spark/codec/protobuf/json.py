@@ -90,7 +90,8 @@ def _objects(struct: Struct, message: Descriptor) -> Plan | None:
 
     def build(arrays: list[pa.Array], length: int) -> pa.Array:
         for members in oneofs.values():
-            reader.require(len(members) < 2 or not length or reader.given([arrays[at] for at in members]).max() < 2)
+            if length and len(members) > 1:
+                reader.require(reader.values_per_row([arrays[at] for at in members]).max() < 2)
         return reader.of_names(columns)(arrays, length)
 
     return reader.objects(fields, build) if fields else None
@@ -176,9 +177,9 @@ _TIMES: Final[dict[str, Plan]] = {
 
 def _message_text(members: list[tuple[str, str, Write]], array: pa.StructArray) -> pa.StringArray:
     """Return the objects of structs, which need not have a column for each field."""
-    found = {array.type.field(place).name: place for place in range(array.type.num_fields)}
+    columns = {array.type.field(index).name: index for index in range(array.type.num_fields)}
     return writer.objects(
-        [(name, array.field(found[column]), write) for column, name, write in members if column in found], array
+        [(name, array.field(columns[column]), write) for column, name, write in members if column in columns], array
     )
 
 
@@ -263,14 +264,14 @@ def _each_message(message: Descriptor, pool: DescriptorPool) -> Write:
             if isinstance(value, bytes):
                 made = message_class.FromString(value)
             else:
-                given = {columns.get(name, name): part for name, part in value.items() if part is not None}
-                made = message_class(**given)
+                fields = {columns.get(name, name): part for name, part in value.items() if part is not None}
+                made = message_class(**fields)
             value = json_format.MessageToDict(made, descriptor_pool=pool)
             return json.dumps(value, allow_nan=False, ensure_ascii=False)
         except json_mapping.UNCOMMON as error:
             raise ValueError(" ".join(str(error).split())) from None
 
-    return lambda array: writer.each(text, array.to_pylist())
+    return lambda array: writer.one_by_one(text, array.to_pylist())
 
 
 def _timestamp_texts(array: pa.StructArray) -> pa.StringArray:

@@ -63,14 +63,14 @@ def _positions(cursors: Cursors, node: Array | Map, left: Longs, counts: Longs) 
     for index in np.flatnonzero(left).tolist():
         at, end = int(cursors.at[index]), int(cursors.end[index])
         try:
-            found, size = error_locator.items(node, cursors.batch.bytes.data[at:end], int(left[index]))
+            starts, size = error_locator.items(node, cursors.batch.bytes.data[at:end], int(left[index]))
         except Mismatch:
             cursors.fall_back(np.arange(len(cursors)) == index)
             continue
-        owners.append(np.full(len(found), index))
-        turns.append(np.arange(len(found)) + counts[index])
-        places.append(np.array(found, np.int64) + at)
-        counts[index] += len(found)
+        owners.append(np.full(len(starts), index))
+        turns.append(np.arange(len(starts)) + counts[index])
+        places.append(np.array(starts, np.int64) + at)
+        counts[index] += len(starts)
         cursors.at[index] = at + size
     none = np.zeros(0, np.int64)
     return np.concatenate([none, *owners]), np.concatenate([none, *turns]), np.concatenate([none, *places])

@@ -157,9 +157,9 @@ def _segment_end(size: int, data: Data, at: int) -> int:
     return at + size
 
 
-def _sized(size: int, what: str, data: Data, at: int) -> int:
+def _sized(size: int, kind: str, data: Data, at: int) -> int:
     if at + size > len(data):
-        raise Mismatch(f"is cut off: the message ends inside {what}")
+        raise Mismatch(f"is cut off: the message ends inside {kind}")
     return at + size
 
 

@@ -237,8 +237,8 @@ _WRITERS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-def _expected(what: str, value: Any) -> Mismatch:
-    return Mismatch(f"must be {what}, is {shortened(value)}")
+def _expected(form: str, value: Any) -> Mismatch:
+    return Mismatch(f"must be {form}, is {shortened(value)}")
 
 
 def shortened(value: Any) -> str:

@@ -142,6 +142,6 @@ def without_logical(node: Node, known: dict[Record, Record] | None = None) -> No
         case Record(name=name, fields=fields):
             if node not in known:
                 known[node] = Record(name)
-                known[node].fields.extend(Field(each.name, without_logical(each.node, known)) for each in fields)
+                known[node].fields.extend(Field(part.name, without_logical(part.node, known)) for part in fields)
             return known[node]
     return node

@@ -55,9 +55,9 @@ def _field_edits(path: str, before: dict[int, _Properties], after: dict[int, _Pr
     for number, field in before.items():
         where = f"Field `{_dotted(path, field['name'])}`"
         if number in after:
-            for what, was in field.items():
-                if was != after[number][what]:
-                    yield f"{where} changes its {what} from `{was}` to `{after[number][what]}`"
+            for name, was in field.items():
+                if was != after[number][name]:
+                    yield f"{where} changes its {name} from `{was}` to `{after[number][name]}`"
         elif field["name"] in numbers:
             yield f"{where} changes its number from {number} to {numbers[field['name']]}"
         elif field["label"] in ("required", "repeated"):

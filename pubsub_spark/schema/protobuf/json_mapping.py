@@ -113,10 +113,10 @@ class JsonReader:
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the members of a JSON object. Each name may occur once."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise _UncommonForm
-    return found
+    return members
 
 
 class _UncommonForm(ValueError):  # noqa: N818 (not an error: json_format decides)
@@ -270,22 +270,22 @@ def _takes_null(field: FieldDescriptor) -> bool:
 
 def _compile_object(fields: dict[str, tuple[str, _Convert, bool]], oneofs: list[frozenset[str]]) -> _Convert:
     def form(value: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        fields_read: dict[str, Any] = {}
         nulls = 0
         for key, item in _object(value).items():
             name, convert, takes_null = fields[key]
             if item is not None:
-                found[name] = convert(item)
+                fields_read[name] = convert(item)
             elif takes_null:
                 raise _UncommonForm
             else:
                 nulls += 1
-        if len(found) + nulls < len(value) or (nulls and len({fields[key][0] for key in value}) < len(value)):
+        if len(fields_read) + nulls < len(value) or (nulls and len({fields[key][0] for key in value}) < len(value)):
             raise _UncommonForm  # a field in both its spellings
         for oneof in oneofs:
-            if len(oneof & found.keys()) > 1:
+            if len(oneof & fields_read.keys()) > 1:
                 raise _UncommonForm
-        return found
+        return fields_read
 
     return form
 

@@ -126,5 +126,5 @@ def _error(stderr: str, returncode: int) -> InvalidSchema:
         allowed = ", ".join(f"`{name}`" for name in WELL_KNOWN)
         sentence = f"The definition imports `{imported['name']}`, and only {allowed} can be imported"
         return ForbiddenImport(sentence, imported["name"])
-    place = f" at line {complaint['line']}, column {complaint['column']}" if complaint["line"] else ""
-    return InvalidSchema(f"The definition is wrong{place}: {message}")
+    position = f" at line {complaint['line']}, column {complaint['column']}" if complaint["line"] else ""
+    return InvalidSchema(f"The definition is wrong{position}: {message}")
