@@ -1,7 +1,8 @@
 """The messages in an object that is ingested from Cloud Storage. Pure.
 
 text          the text between delimiters. The last delimiter may be missing.
-Avro          each record of the file, in Avro's binary encoding
+Avro          each record of the file, as its bytes. fastavro reads the blocks, and not their schema, because it refuses
+              names beyond ASCII
 Pub/Sub Avro  data and attributes of each record, as a Cloud Storage subscription with metadata has written them
 """
 
@@ -9,11 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from io import BytesIO
-from typing import Any
+from typing import Any, Final
 
 import fastavro
 
 from pubsub_spark.emulator.sinks.ingestion_source import IngestedMessage
+from pubsub_spark.schema import avro
+from pubsub_spark.schema.avro import error_locator
+
+# The header of an Avro file, as the specification has it
+_HEADER: Final = {
+    "type": "record",
+    "name": "org.apache.avro.file.Header",
+    "fields": [
+        {"name": "magic", "type": {"type": "fixed", "name": "Magic", "size": 4}},
+        {"name": "meta", "type": {"type": "map", "values": "bytes"}},
+        {"name": "sync", "type": {"type": "fixed", "name": "Sync", "size": 16}},
+    ],
+}
 
 
 def messages(settings: Any, content: bytes) -> Iterator[IngestedMessage]:
@@ -29,11 +43,18 @@ def messages(settings: Any, content: bytes) -> Iterator[IngestedMessage]:
 
 def _avro(content: bytes) -> Iterator[IngestedMessage]:
     try:
-        records = fastavro.reader(BytesIO(content), return_named_type=True)
-        for record in records:
-            data = BytesIO()
-            fastavro.schemaless_writer(data, records.writer_schema, record)
-            yield IngestedMessage(data.getvalue(), {})
+        source, without_schema = BytesIO(content), BytesIO()
+        header: Any = fastavro.schemaless_reader(source, _HEADER, None)
+        root = avro.parse(header["meta"]["avro.schema"].decode()).root
+        header["meta"]["avro.schema"] = b'"null"'
+        fastavro.schemaless_writer(without_schema, _HEADER, header)
+        blocks: Any = fastavro.block_reader(BytesIO(without_schema.getvalue() + source.read()))
+        for block in blocks:
+            data, start = memoryview(block.bytes_.getvalue()), 0
+            for _ in range(block.num_records):
+                end = start + error_locator.end(root, data[start:])
+                yield IngestedMessage(bytes(data[start:end]), {})
+                start = end
     except Exception as problem:
         raise _no_avro(problem) from None
 

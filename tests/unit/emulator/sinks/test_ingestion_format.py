@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from io import BytesIO
 
 import fastavro
 import pytest
 
 from pubsub_spark.emulator.api import protos
+from pubsub_spark.emulator.sinks.destination import TopicSchema
 from pubsub_spark.emulator.sinks.ingestion_format import messages
+from pubsub_spark.emulator.sinks.object_format import encoder
+from pubsub_spark.emulator.state import wire_format
+from pubsub_spark.emulator.state.message import Message
+from pubsub_spark.schema import schema_types
 
 
 def settings(**fields):
     topic = protos.Topic(ingestion_data_source_settings={"cloud_storage": fields})
     return topic.ingestion_data_source_settings.cloud_storage
+
+
+def message(data):
+    frames = wire_format.message_frames(
+        [protos.PubsubMessage(data=data).SerializeToString()], 1, wire_format.publish_time_field(1.5)
+    )
+    return Message(1, 1.5, "", frames[0])
 
 
 def avro(schema, records):
@@ -35,6 +48,23 @@ def test_avro_records_are_messages_in_binary():
     content = avro({"type": "record", "name": "R", "fields": fields}, [{"n": 7, "s": "x"}, {"n": None, "s": ""}])
 
     assert [b"\x02\x0e\x02x", b"\x00\x00"] == [each.data for each in messages(settings(avro_format={}), content)]
+
+
+def test_exported_names_beyond_ascii_are_ingested():
+    """An export of a schema with names and symbols of any script is ingested as the messages that were exported."""
+    fields = [
+        {"name": "straße", "type": {"type": "enum", "name": "Ä", "symbols": ["ÖL", "GAS"]}},
+        {"name": "größe", "type": ["null", {"type": "record", "name": "Ü", "fields": [{"name": "é", "type": "int"}]}]},
+    ]
+    text = json.dumps({"type": "record", "name": "Größe", "namespace": "ü.b-c", "fields": fields})
+    schema = TopicSchema({}, schema_types.parse("AVRO", text), "BINARY")
+    data = [b"\x00\x02\x06", b"\x02\x00"]
+    config = protos.CloudStorageConfig(avro_config={"use_topic_schema": True})
+
+    exported = encoder(config)([message(each) for each in data], "projects/p/subscriptions/s", schema)
+
+    assert () == tuple(exported.misfits)
+    assert data == [each.data for each in messages(settings(avro_format={}), exported.content)]
 
 
 def test_pubsub_avro_has_its_data_and_attributes_back():
