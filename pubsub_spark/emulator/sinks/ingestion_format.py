@@ -1,8 +1,7 @@
 """The messages in an object that is ingested from Cloud Storage. Pure.
 
 text          the text between delimiters. The last delimiter may be missing.
-Avro          each record of the file, as its bytes. fastavro reads the blocks, and not their schema, because it refuses
-              names beyond ASCII
+Avro          each record of the file, as its bytes. fastavro reads blocks alone: it refuses names beyond ASCII
 Pub/Sub Avro  data and attributes of each record, as a Cloud Storage subscription with metadata has written them
 """
 

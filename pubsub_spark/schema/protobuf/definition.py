@@ -90,7 +90,7 @@ class ProtobufDefinition:
         return JsonReader(self.message_class, self.json_class)
 
     def read(self, data: bytes, encoding: Encoding) -> Message:
-        """Return the message in `data`, with its unknown fields (BINARY). Raises InvalidMessage if it is none."""
+        """Return the message in `data`, with its unknown fields (BINARY). Raises InvalidMessage for other bytes."""
         if encoding == "JSON":
             message = self.json_reader.read(data)
         else:

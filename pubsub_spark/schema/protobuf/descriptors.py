@@ -61,7 +61,7 @@ def declared_oneof(field: FieldDescriptor) -> str | None:
 
 
 def well_known_name(type_: Descriptor | EnumDescriptor) -> str:
-    """Return the full name of a well-known type, or "". A schema's own type of such a name is none."""
+    """Return the full name of a well-known type, or "". Other types of such a name have none."""
     return str(type_.full_name) if well_known_shapes().get(type_.full_name) == _shape(type_) else ""
 
 
