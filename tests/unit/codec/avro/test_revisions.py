@@ -225,7 +225,7 @@ PARTLY: dict[str, tuple[Any, Any, Any, Any, str]] = {
         record(("a", ["null", "int"])),
         A,
         {"a": "x"},
-        "Field `a` was written as `string`, for which the reader's union has no branch",
+        "Field `a` was written as `string`, and the reader's union has no branch for it",
     ),
     "bytes that are no text": (
         record(("a", "bytes")),
