@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,16 @@ def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
     while not condition():
         assert time.monotonic() < ends, "it did not come about"
         time.sleep(0.005)
+
+
+def shown_on(terminal: int) -> str:
+    """Return the output written to a terminal that no other process has open."""
+    shown = b""
+    with suppress(OSError):  # the end of a terminal
+        while read := os.read(terminal, 65536):
+            shown += read
+    os.close(terminal)
+    return shown.decode()
 
 
 @pytest.fixture

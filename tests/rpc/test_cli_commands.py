@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pty
@@ -17,7 +16,7 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.store import open_store
-from tests.rpc.conftest import COMMAND, Run, said
+from tests.rpc.conftest import COMMAND, Run, said, shown_on
 
 RECORD = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}%s]}'
 OPTIONAL = ', {"name": "b", "type": ["null", "string"], "default": null}'
@@ -66,16 +65,6 @@ def test_json_says_what_was_done_before_an_error(run: Run, emulator: Emulator):
     assert 1000 == len(json.loads(published.stdout)["messageIds"]) == emulator.backlog(SUB)
     assert {"deleted": [TOPIC]} == json.loads(deleted.stdout)
     assert "Topic `projects/my-project/topics/gone` does not exist" in deleted.stderr
-
-
-def shown_on(terminal: int) -> str:
-    """Return the output written to a terminal that no other process has open."""
-    shown = b""
-    with contextlib.suppress(OSError):  # the end of a terminal
-        while read := os.read(terminal, 65536):
-            shown += read
-    os.close(terminal)
-    return shown.decode()
 
 
 def test_names_are_whole_on_a_narrow_terminal(emulator: Emulator, environment: dict[str, str]):

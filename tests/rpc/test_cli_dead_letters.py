@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 from collections.abc import Callable
@@ -15,7 +17,7 @@ from pubsub_spark.backend import EmulatorBackend
 from pubsub_spark.codec.envelope import MESSAGES
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.read import dead_letters
-from tests.rpc.conftest import COMMAND, OTHER, SUB, TOPIC, Client, Run, said, wait_until
+from tests.rpc.conftest import COMMAND, OTHER, SUB, TOPIC, Client, Run, said, shown_on, wait_until
 
 GRAVE, DEAD = "projects/p/topics/grave", "projects/p/subscriptions/dead"
 SOON = ("--idle-timeout", "0.2s")
@@ -213,3 +215,17 @@ def test_interrupted_redrive_loses_nothing(emulator: Emulator, environment: dict
     assert {TOPIC: done} == json.loads(out)["redriven"]
     assert 20 - done == emulator.backlog(DEAD)
     assert "Interrupted. The other dead letters stay" in err
+
+
+def test_redrive_shows_its_progress(emulator: Emulator, environment: dict[str, str], bury: Bury):
+    """On a terminal standard error shows a progress bar. The counts are the only output."""
+    bury(*(b"%d" % n for n in range(3)))
+    terminal, there = pty.openpty()
+    command = [*COMMAND, "dead-letters", "redrive", DEAD, *SOON]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=there, env=environment) as process:
+        os.close(there)
+        shown = shown_on(terminal)  # meanwhile: an unread bar fills the terminal
+        out, _ = process.communicate(timeout=60)
+
+    assert f"redrove 3 messages to {TOPIC}\n".encode() == out
+    assert "redriving" in shown
