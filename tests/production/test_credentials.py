@@ -116,8 +116,8 @@ def credentials(rig: Rig, kind: str) -> dict[str, Any] | None:
 @pytest.mark.parametrize(
     "kind",
     [
-        *("service account", "user", "workload identity", "workload identity, impersonating", "impersonating"),
-        "metadata server",
+        *("service account", "workload identity, impersonating", "metadata server"),
+        *(pytest.param(kind, marks=pytest.mark.production) for kind in ("user", "workload identity", "impersonating")),
     ],
 )
 def test_each_kind_of_credentials(client: Client, rig: Rig, kind: str):
@@ -137,7 +137,10 @@ def test_each_kind_of_credentials(client: Client, rig: Rig, kind: str):
     assert rig.proxy.asked[PUBSUB] >= 1
 
 
-@pytest.mark.parametrize("code", [grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE])
+@pytest.mark.parametrize(
+    "code",
+    [grpc.StatusCode.UNAUTHENTICATED, pytest.param(grpc.StatusCode.UNAVAILABLE, marks=pytest.mark.production)],
+)
 def test_stream_that_ends_with_its_token(client: Client, rig: Rig, code: grpc.StatusCode):
     """It is opened again with a new token, each time. No message is repeated."""
     rig.use(rig.external_account())
