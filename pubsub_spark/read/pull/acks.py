@@ -5,8 +5,8 @@ into the entries of a protobuf message. Retryable codes are tried again until a 
 exactly-once delivery the service names the ids that failed (google.rpc.ErrorInfo): transient failures are sent again,
 permanent ones are refused.
 
-As much is in flight as the link carries (`Window`): two small requests at first, larger and more ones as long as they
-are answered within seconds, smaller and fewer after slow answers and timeouts. So a slow uplink only slows down.
+As much is in flight as the link carries (`Window`): two small requests at first, larger and more ones as long as full
+ones are answered within seconds, smaller and fewer after slow answers and timeouts. So a slow uplink only slows down.
 Requests of a fixed size and number would time out together, again and again.
 
 A failed ack is never an error here: the ids that the service did not accept are the result, and the caller decides what
@@ -56,14 +56,15 @@ class Window:
     requests: int = 2
     bytes: int = MIN_BYTES
 
-    def answered(self, seconds: float) -> None:
-        """Record that a request was answered."""
+    def answered(self, seconds: float, size: int) -> None:
+        """Record that a request of `size` bytes was answered. A small one does not show that larger ones would be."""
         if seconds > _SLOW_SECONDS:
             self._shrink()
-        elif seconds < _FAST_SECONDS and self.bytes < MAX_BYTES:
-            self.bytes = min(MAX_BYTES, 2 * self.bytes)
-        elif seconds < _FAST_SECONDS:
-            self.requests = min(MAX_IN_FLIGHT, self.requests + 1)
+        elif seconds < _FAST_SECONDS and 2 * size > self.bytes:
+            if self.bytes < MAX_BYTES:
+                self.bytes = min(MAX_BYTES, 2 * self.bytes)
+            else:
+                self.requests = min(MAX_IN_FLIGHT, self.requests + 1)
 
     def timed_out(self) -> None:
         """Record that a request was not answered in time."""
@@ -149,19 +150,20 @@ def extend_request(subscription: str, seconds: int) -> Any:
     return types.ModifyAckDeadlineRequest.pb()(subscription=subscription, ack_deadline_seconds=seconds)
 
 
-def requests(empty: Any, ack_ids: pa.Array, most: int = MAX_BYTES) -> list[tuple[bytes, pa.Array]]:
-    """Return serialized requests of `most` bytes with the ids of each. empty: the request without ids."""
+def requests(empty: Any, ack_ids: pa.Array, window: Window) -> Iterator[tuple[bytes, pa.Array]]:
+    """Yield serialized requests with the ids of each, each as large as the window is then. empty: one without ids."""
     if not len(ack_ids):
-        return []
+        return
     start = empty.SerializeToString()
     entries = _entries(ack_ids, type(empty))
     _, offsets, content = entries.buffers()
     ends = np.frombuffer(offsets, np.int32, len(entries) + 1)
     serialized = memoryview(content)
-    return [
-        (b"".join((start, serialized[ends[first] : ends[end]])), ack_ids.slice(first, end - first))
-        for first, end in slices(ends, MAX_IDS, most - len(start))
-    ]
+    first = 0
+    while first < len(entries):
+        _, length = next(slices(ends[first:], MAX_IDS, window.bytes - len(start)))
+        yield b"".join((start, serialized[ends[first] : ends[first + length]])), ack_ids.slice(first, length)
+        first += length
 
 
 def _entries(ack_ids: pa.Array, kind: type[Any]) -> pa.Array:
@@ -178,6 +180,11 @@ class _Request(NamedTuple):
     serialized: bytes
     ids: pa.Array
     retries: Retries
+
+    @property
+    def size(self) -> int:
+        """Its bytes. Those of the largest request if it has as many ids."""
+        return MAX_BYTES if len(self.ids) == MAX_IDS else len(self.serialized)
 
 
 @dataclass(eq=False)
@@ -200,7 +207,7 @@ class _Sender:
     def __post_init__(self) -> None:
         empty, pauses = self.empty, self.pauses  # a generator that refers to this object would keep its ids alive
         self._window = window = self.window or Window()
-        fresh = (request for ids in _merged(self.ack_ids) for request in requests(empty, ids, window.bytes))
+        fresh = (request for ids in _merged(self.ack_ids) for request in requests(empty, ids, window))
         self._fresh = (_Request(*request, Retries(0.0, pauses())) for request in fresh)
         self._in_flight: deque[tuple[Any, float, _Request]] = deque()  # the future, when it was sent, the request
         self._retries: list[tuple[float, _Request]] = []  # the time of each, and the request
@@ -245,7 +252,7 @@ class _Sender:
         except grpc.RpcError as error:
             self._sort(error, request)
         else:
-            self._window.answered(self.runtime.monotonic() - sent)
+            self._window.answered(self.runtime.monotonic() - sent, request.size)
 
     def _sort(self, error: Any, request: _Request) -> None:
         """Sort the ids of a request that failed: sent again after a pause, refused, or unanswered."""
@@ -269,7 +276,7 @@ class _Sender:
         if pause is None:
             self._unanswered.append(ids)
         else:
-            again = requests(self.empty, ids, self._window.bytes)
+            again = requests(self.empty, ids, self._window)
             self._retries.extend((now + pause, _Request(*parts, retries)) for parts in again)
 
 

@@ -19,6 +19,8 @@ from pubsub_spark.read.pull import acks
 from pubsub_spark.read.runtime import Runtime
 from tests.unit.read.service import SUBSCRIPTION, Service, StatusError
 
+LARGEST = acks.Window(bytes=acks.MAX_BYTES)
+
 
 class Clock(Runtime):
     """A clock that begins at 0 and moves by the pauses, each over at once."""
@@ -100,7 +102,7 @@ def test_requests_have_three_thousand_ids_at_most():
 def test_requests_have_half_a_mebibyte_at_most(lengths: list[int]):
     """However long ack ids are, a request stays within 512 KiB, and every id is in exactly one."""
     many = pa.array(["x" * length for length in lengths], pa.string())
-    made = acks.requests(acks.acknowledge_request(SUBSCRIPTION), many)
+    made = list(acks.requests(acks.acknowledge_request(SUBSCRIPTION), many, LARGEST))
 
     assert all(len(request) <= 512 * 1024 for request, _ in made)
     assert many.to_pylist() == [ack_id for _, part in made for ack_id in part.to_pylist()]
@@ -115,7 +117,8 @@ def test_half_a_mebibyte_is_one_request_and_a_byte_more_are_two(more: int, reque
     first = 200_000
     last = 512 * 1024 - name - (4 + first) - 4 + more
 
-    assert requests == len(acks.requests(acks.acknowledge_request(SUBSCRIPTION), ids("x" * first, "x" * last)))
+    made = acks.requests(acks.acknowledge_request(SUBSCRIPTION), ids("x" * first, "x" * last), LARGEST)
+    assert requests == len(list(made))
 
 
 @pytest.mark.parametrize(("deadline", "timeout"), [(60, 30), (5, 5), (-1, 0.1)])
@@ -282,20 +285,29 @@ def test_window_grows_with_fast_answers_and_shrinks_with_slow_ones():
     window = acks.Window()
     sizes = []
     for seconds in (0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 5.0, 20.0, 20.0, 20.0):
-        window.answered(seconds)
+        window.answered(seconds, window.bytes)
         sizes.append((window.requests, window.bytes // 1024))
 
     growing = [(2, 64), (2, 128), (2, 256), (2, 512), (3, 512), (4, 512), (4, 512)]
     assert [*growing, (3, 512), (2, 512), (1, 512)] == sizes
-    window.answered(20.0)
+    window.answered(20.0, window.bytes)
     assert (1, 256 * 1024) == (window.requests, window.bytes)
+
+
+def test_window_does_not_grow_by_small_requests():
+    """Those that were sent before it grew, and the last one of a part, are fast because they are small."""
+    window = acks.Window()
+    for size in (32 * 1024, 32 * 1024, 1000):
+        window.answered(0.1, size)
+
+    assert (2, 64 * 1024) == (window.requests, window.bytes)
 
 
 def test_window_has_its_limits():
     """No more than 48 requests of 512 KiB, no less than one of 32 KiB."""
     window = acks.Window()
     for _ in range(100):
-        window.answered(0.1)
+        window.answered(0.1, window.bytes)
     assert (48, 512 * 1024) == (window.requests, window.bytes)
     window.timed_out()
     assert 24 == window.requests
@@ -334,6 +346,19 @@ def test_acks_take_the_time_of_their_bytes_on_any_uplink(kilobytes_per_second: f
     volume = sum(map(len, many))
 
     assert [] == send(link, ids(*many), deadline=1e9, runtime=link.runtime)
+    assert link.sent < 1.1 * volume
+    assert link.runtime.monotonic() < 1.5 * volume / (kilobytes_per_second * 1000) + 2
+
+
+@pytest.mark.parametrize("kilobytes_per_second", [15, 30, 60])
+def test_small_part_does_not_hide_a_slow_uplink(kilobytes_per_second: float):
+    """A first part goes in small requests, whose fast answers do not show that large ones would be answered in time."""
+    link, window = Link(kilobytes_per_second * 1000), acks.Window()
+    many = [f"{n:0190}" for n in range(30_000)]
+    volume = sum(map(len, many))
+    for part in (many[:1000], many[1000:]):
+        assert [] == send(link, ids(*part), deadline=1e9, runtime=link.runtime, window=window)
+
     assert link.sent < 1.1 * volume
     assert link.runtime.monotonic() < 1.5 * volume / (kilobytes_per_second * 1000) + 2
 
