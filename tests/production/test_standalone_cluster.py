@@ -1,4 +1,7 @@
-"""The line of docs/clusters.md for `spark-submit --archives`, on a standalone cluster: a master and two workers."""
+"""The line of docs/clusters.md for `spark-submit --archives`, with executors that are JVMs of their own.
+
+In `make test` Spark's `local-cluster` starts them, in `make test-production` a standalone cluster of two workers.
+"""
 
 import os
 import re
@@ -53,9 +56,12 @@ def daemon(folder: Path, name: str, role: str, *arguments: str) -> Iterator[Path
         process.wait()
 
 
-@pytest.fixture
-def master(tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(params=["local-cluster[2,1,1024]", pytest.param("standalone", marks=pytest.mark.production)])
+def master(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Yield the URL of the master of a cluster with two workers."""
+    if request.param != "standalone":
+        yield request.param
+        return
     with ExitStack() as cluster:
         log = cluster.enter_context(daemon(tmp_path, "master", "master.Master"))
         until(lambda: "Starting Spark master at" in log.read_text(), log.read_text)
