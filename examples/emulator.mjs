@@ -1,6 +1,6 @@
 // A test of a program in JavaScript, with the emulator's verbs over HTTP: `node examples/emulator.mjs HOST:PORT`.
-// It deletes everything that the emulator has: give it one of its own.
-// The program under test is the function `drain`; everything else is the test.
+// It deletes every resource of the emulator, so start one for it.
+// The program under test is the function `drain`. Everything else is the test.
 import assert from "node:assert/strict";
 
 const server = `http://${process.argv[2] ?? process.env.PUBSUB_EMULATOR_HOST}`;
@@ -9,7 +9,7 @@ const [topic, subscription] = ["projects/p/topics/orders", "projects/p/subscript
 async function ask(method, path, body) {
   const answer = await fetch(server + path, { method, body: body && JSON.stringify(body) });
   const content = await answer.json();
-  if (!answer.ok) throw new Error(content.error.message);
+  if (!answer.ok) throw Object.assign(new Error(content.error.message), { status: content.error.status });
   return content;
 }
 const api = (method, path, body) => ask(method, `/v1/${path}`, body);
@@ -18,16 +18,16 @@ const emulator = {
   tell: (verb, fields = {}) => ask("POST", `/_emulator/${verb}`, fields),
 };
 
-/** Pull what there is and acknowledge it, trying again where the service is not there. */
+/** Pull the available messages and acknowledge them. Try again while the service is unavailable. */
 async function drain() {
   for (;;) {
     try {
       const { receivedMessages = [] } = await api("POST", `${subscription}:pull`, { maxMessages: 100 });
-      const ackIds = receivedMessages.map((each) => each.ackId);
+      const ackIds = receivedMessages.map((received) => received.ackId);
       await api("POST", `${subscription}:acknowledge`, { ackIds });
-      return receivedMessages.map((each) => Buffer.from(each.message.data, "base64").toString());
+      return receivedMessages.map((received) => Buffer.from(received.message.data, "base64").toString());
     } catch (error) {
-      if (!/Pull was told/.test(error.message)) throw error;
+      if (error.status !== "UNAVAILABLE") throw error;
     }
   }
 }
@@ -38,17 +38,17 @@ await api("PUT", topic, {});
 await api("PUT", subscription, { topic, ackDeadlineSeconds: 10 });
 await emulator.tell("publish", { topic, messages: [{ data: btoa("one") }, { data: btoa("two") }] });
 
-// A consumer that died: its lease ends as soon as the clock says so.
+// A consumer that died: its lease ends when the clock passes it.
 await api("POST", `${subscription}:pull`, { maxMessages: 100 });
 await emulator.tell("advance", { seconds: 11 });
 
-// A service that is not there for two calls.
+// The service is unavailable for two calls.
 await emulator.tell("fail", { rpc: "Pull", code: "UNAVAILABLE", count: 2 });
 assert.deepEqual((await drain()).sort(), ["one", "two"]);
 
 const { undelivered } = (await emulator.look("backlog"))[subscription];
 assert.equal(undelivered, 0);
 const records = await emulator.look("messages", { subscription });
-assert.deepEqual(records.map((each) => each.acked), [true, true]);
-assert.deepEqual(records.map((each) => each.deliveries), [2, 2]);
+assert.deepEqual(records.map((record) => record.acked), [true, true]);
+assert.deepEqual(records.map((record) => record.deliveries), [2, 2]);
 console.log(`acknowledged ${records.length} messages, each delivered twice`);

@@ -61,5 +61,5 @@ def test_an_address_that_cannot_be_had_says_why():
         for host, reason in (("127.0.0.1", "Address already in use"), ("192.0.2.1", "Cannot assign requested address")):
             ended = subprocess.run([*COMMAND, "--host", host, "--port", port], capture_output=True, text=True)
 
-            said = f"The emulator cannot listen on `{host}:{port}`: {reason}. Give it another host or port.\n"
+            said = f"The emulator cannot listen on `{host}:{port}`: {reason}. Choose another host or port.\n"
             assert (1, "", said) == (ended.returncode, ended.stdout, ended.stderr)

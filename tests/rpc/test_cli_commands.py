@@ -233,7 +233,7 @@ def test_backlog(run: Run, emulator: Emulator, environment: dict[str, str]):
         (["topics", "describe", "x"], 2, "`x` is not an id: "),
         (["topics", "describe", "projects/p/topic/x"], 2, "is not of the form `projects/PROJECT/topics/ID`."),
         (["topics", "create", "flights", "--schema", "s-1"], 2, "`--schema` needs `--message-encoding json`"),
-        (["topics", "create", "flights", "--schema-project", "p"], 2, "are settings of a schema: give `--schema`"),
+        (["topics", "create", "flights", "--schema-project", "p"], 2, "are settings of a schema. Also pass `--schema`"),
         (["topics", "create", "flights", "--labels", "k"], 2, "`k` is not of the form `KEY=VALUE`."),
         (["subscriptions", "create", "all", "--topic", "gone"], 1, "Topic `projects/my-project/topics/gone` does not"),
         (["subscriptions", "update", "all"], 2, "Nothing to change: "),
@@ -302,7 +302,7 @@ def test_backlog(run: Run, emulator: Emulator, environment: dict[str, str]):
             1,
             "Schema `projects/my-project/schemas/s-1` does",
         ),
-        (["schemas", "validate-message", "--message-encoding", "json"], 2, "Give `--schema-name`, or a definition and"),
+        (["schemas", "validate-message", "--message-encoding", "json"], 2, "Pass `--schema-name`, or a definition and"),
         (["schemas", "validate-message", "--message-encoding", "xml"], 2, "`--message-encoding` must be `json` or"),
         (
             ["schemas", "validate-message", "--message-encoding", "json", "--schema-name", "s-1", "--type", "avro"],

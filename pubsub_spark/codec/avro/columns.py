@@ -89,7 +89,7 @@ def constant(field: tree.Field) -> pa.Array:
     )
     for mismatch in batch.reasons.values():
         raise Unresolvable(
-            f"takes its default `{quoted(field.node, field.default)}`, and Spark has no value for it: "
+            f"takes its default `{quoted(field.node, field.default)}`, which Spark cannot hold: "
             f"{mismatch.sentence('it')}"
         )
     return value

@@ -83,8 +83,8 @@ def test_empty_file_is_an_empty_emulator(services, tmp_path):
         ("topics: {abc: {labels: {since: 2020-13-45}}}", "is not YAML"),
         ("project: p\ntopics:\n  abc: {}\n  abc: {labels: {a: b}}", "`abc` stands twice in one mapping of"),
         ("project: [p]", "`project` in"),
-        ("[]", "must be a mapping of project, schemas, topics, subscriptions; found something else."),
-        ("topic: {}", "found `topic`."),
+        ("[]", "must be a mapping of project, schemas, topics, subscriptions, not something else."),
+        ("topic: {}", "subscriptions, not `topic`."),
         ("a: &a {a: *a}", "is not YAML: maximum recursion depth exceeded"),
         (
             "a0: &a0 [x]\n" + "\n".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40)),
@@ -102,7 +102,7 @@ def test_empty_file_is_an_empty_emulator(services, tmp_path):
         ),
         ("project: p\nsubscriptions: {abc: {topic: missing}}", "Resource not found (resource=missing)."),
         ("project: p\nsubscriptions: {abc: {}}", "`topic` is required."),
-        ("project: p\ntopics: {abc: {name: projects/p/topics/other}}", "`name` is what stands before the fields"),
+        ("project: p\ntopics: {abc: {name: projects/p/topics/other}}", "`name` is the key before the fields"),
         ("project: p\nschemas: {abc: {type: [AVRO]}}", "`type` must be one of PROTOCOL_BUFFER, AVRO."),
         ("project: p\nschemas: {abc: {type: AVRO, file: x, 5: y}}", "`5` is not one of type, definition,"),
         ("project: p\nschemas: {abc: {type: XML}}", "`type` must be one of PROTOCOL_BUFFER, AVRO."),
@@ -123,6 +123,6 @@ def test_file_that_does_not_fit_is_refused(services, tmp_path, text, part):
 def test_file_that_is_not_there_is_a_sentence(services, tmp_path):
     """The error has the name and the system's reason, without its number."""
     with pytest.raises(
-        seed_file.SeedFileError, match=r"missing\.yaml` cannot be read: No such file or directory\. Give the path"
+        seed_file.SeedFileError, match=r"missing\.yaml` cannot be read: No such file or directory\. Pass the path"
     ):
         seed_file.load(tmp_path / "missing.yaml", services)

@@ -155,7 +155,7 @@ def test_missing_column_with_a_default_that_spark_cannot_hold_is_refused():
     with pytest.raises(SchemaError) as refused:
         encoder(definition(("a", "int"), ("b", price, "")), "BINARY", pa.struct([pa.field("a", pa.int32())]), False)
     assert (
-        'Column `b` is missing and takes its default `""`, for which Spark has no value: it is a decimal of no bytes. '
+        'Column `b` is missing and takes its default `""`, which Spark cannot hold: it is a decimal of no bytes. '
         "Add the column" == str(refused.value)
     )
 

@@ -268,20 +268,20 @@ NEVER: dict[str, tuple[Any, Any, bytes, str]] = {
         record(("a", "int")),
         record(("a", "int"), ("b", logical("bytes", "decimal", precision=9), {"default": ""})),
         b"\x0e",
-        'Field `b` takes its default `""`, for which Spark has no value: it is a decimal of no bytes',
+        'Field `b` takes its default `""`, which Spark cannot hold: it is a decimal of no bytes',
     ),
     "field with a default of too many digits": (
         record(("a", "int")),
         record(("a", "int"), ("b", logical("bytes", "decimal", precision=2), {"default": "\u0001\u0001"})),
         b"\x0e",
-        r'Field `b` takes its default `"\u0001\u0001"`, for which Spark has no value: '
+        r'Field `b` takes its default `"\u0001\u0001"`, which Spark cannot hold: '
         "it is a decimal of more than 2 digits",
     ),
     "field with a default beyond Spark's time": (
         record(("a", "int")),
         record(("a", "int"), ("b", logical("long", "timestamp-millis"), {"default": 2**63 - 1})),
         b"\x0e",
-        "Field `b` takes its default `9223372036854775807`, for which Spark has no value: "
+        "Field `b` takes its default `9223372036854775807`, which Spark cannot hold: "
         "it is a timestamp of value 9223372036854775807, beyond Spark's range",
     ),
     "field with such a default inside its default": (
@@ -295,7 +295,7 @@ NEVER: dict[str, tuple[Any, Any, bytes, str]] = {
             ),
         ),
         b"\x0e",
-        'Field `b` takes its default `[{"t": 9223372036854775807}]`, for which Spark has no value: '
+        'Field `b` takes its default `[{"t": 9223372036854775807}]`, which Spark cannot hold: '
         "Field `[0].t` is a timestamp of value 9223372036854775807, beyond Spark's range",
     ),
     "another type": (

@@ -154,8 +154,8 @@ def test_a_message_that_contains_itself_is_validated(encoding: Encoding):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('edition = "2023"; message M { int32 a = 1; }', "an edition; Pub/Sub knows"),
-        ('/* " */ edition = "2024"; message M { int32 a = 1; }', "an edition; Pub/Sub knows"),
+        ('edition = "2023"; message M { int32 a = 1; }', "an edition, and Pub/Sub knows"),
+        ('/* " */ edition = "2024"; message M { int32 a = 1; }', "an edition, and Pub/Sub knows"),
         ('syntax = "proto2"; message M { optional group G = 1 { optional int32 a = 1; } }', "`M.g` is a group"),
         ('syntax = "proto2"; message M { message N { repeated group G = 1 {} } }', "`M.N.g` is a group"),
     ],

@@ -181,7 +181,7 @@ def bigtable(**key: Any) -> dict[str, Any]:
         (
             {"message_transforms": [{"ai_inference": {"endpoint": "projects/p/locations/l/endpoints/e"}}]},
             "UNIMPLEMENTED",
-            "set `disabled` to keep one of `ai_inference` without running it",
+            "Set `disabled` to keep one of `ai_inference` without running it",
         ),
     ],
 )

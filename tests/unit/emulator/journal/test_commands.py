@@ -176,5 +176,5 @@ def test_a_replay_that_gives_other_messages_is_refused(state: State, commands: l
     broker.take(broker.subscriptions[SUB], Consumer(), 1.0, 1)
     without_the_first = [*commands[:2], *commands[3:]]
 
-    with pytest.raises(ReplayError, match=r"`publish` gives .* where it gave"):
+    with pytest.raises(ReplayError, match=r"`publish` returns .* instead of"):
         replayed(without_the_first)

@@ -140,7 +140,7 @@ def test_a_newer_version_is_refused(tmp_path: Path):
         database.execute("PRAGMA user_version=2")
     database.close()
 
-    with pytest.raises(DataDirError, match=r"was written by a newer emulator \(format 2; this one knows 1\)"):
+    with pytest.raises(DataDirError, match=r"was written by a newer emulator \(format 2, and this one knows 1\)"):
         LogFile(tmp_path)
 
 
@@ -150,7 +150,7 @@ def test_another_database_is_refused(tmp_path: Path):
         database.execute("CREATE TABLE theirs (x)")
     database.close()
 
-    with pytest.raises(DataDirError, match="is no journal of an emulator"):
+    with pytest.raises(DataDirError, match="is not a journal of an emulator"):
         LogFile(tmp_path)
 
 
@@ -176,7 +176,7 @@ def test_a_directory_that_cannot_be_made_says_why(tmp_path: Path):
     """A file in place of the directory is an error."""
     (tmp_path / "file").touch()
 
-    with pytest.raises(DataDirError, match=r"cannot be used: Not a directory\. Give one that can be written to"):
+    with pytest.raises(DataDirError, match=r"cannot be used: Not a directory\. Choose one that can be written to"):
         files.lock(tmp_path / "file" / "data")
 
 

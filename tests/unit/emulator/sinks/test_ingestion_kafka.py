@@ -45,7 +45,7 @@ def test_properties_are_lines(tmp_path: Path):
 
 def test_properties_without_a_broker_are_refused(tmp_path: Path):
     """Without a broker they would have no effect."""
-    with pytest.raises(OSError, match="give that as `kafka_endpoint`"):
+    with pytest.raises(OSError, match="Set that broker as `kafka_endpoint`"):
         external_services.sources(EmulatorOptions(kafka_config=tmp_path))
 
 
