@@ -191,6 +191,7 @@ class Emulator(EmulatorOptions):
         changes: dict[str, Callable[..., Any]] = {
             "advance": self.advance,
             "chaos": self.chaos,
+            "clear_faults": self.clear_faults,
             "close_streams": self.close_streams,
             "fail": self.fail,
             "fail_acks": self.fail_acks,
@@ -333,6 +334,10 @@ class Emulator(EmulatorOptions):
             )
         self._running.faults.inject(count, outcome)
 
+    def clear_faults(self) -> None:
+        """Forget the faults of `fail` and `fail_acks` that were not met yet, as at the end of an outage."""
+        self._running.faults.clear()
+
     def chaos(self, seed: int | None) -> None:
         """Reorder and redeliver messages and end leases early, as at-least-once delivery allows. None stops it.
 
@@ -349,7 +354,7 @@ class Emulator(EmulatorOptions):
         """
         with self._changing() as services:
             services.reset()
-        self._running.faults.clear()
+        self.clear_faults()
         self._running.recorder.calls.clear()
         self.chaos(None)
 

@@ -92,7 +92,7 @@ class Soak:
         self.published: list[str] = []
         self._folder = folder
         self._compared = 0  # of those that were published
-        self._killed: str | None = None  # the fault that may end the query
+        self.killed: str | None = None  # the fault that may end the query
         self._usages: dict[str, Usage] = {}  # at the end of the round before
 
     # Faults: each is over when it returns, but for the links and the disk, which `heal` ends
@@ -152,7 +152,7 @@ class Soak:
 
     def kill_driver(self) -> None:
         """SIGKILL the driver and everything below it."""
-        self._kill_all("kill_driver")
+        self.kill_all("kill_driver")
 
     def kill_source(self) -> None:
         """SIGKILL the process that has the driver stream. Spark ends the query for it."""
@@ -164,7 +164,7 @@ class Soak:
 
     def kill_executor(self) -> None:
         """SIGKILL an executor's JVM at any moment. Spark starts another."""
-        self._killed = "kill_executor"
+        self.killed = "kill_executor"
         for pid in self.application.executors()[:1]:
             _send(pid, signal.SIGKILL)
 
@@ -185,7 +185,7 @@ class Soak:
         began = time.monotonic()
         with self._publishing():
             self._wait_for_a_stream()
-            self._killed = None  # a process killed in the last round has ended the query by now, or never will
+            self.killed = None  # a process killed in the last round has ended the query by now, or never will
             self.wait(1, 4)
             possible = [fault for fault in FAULTS if is_possible(fault, self.setting)]
             for fault in self.chance.sample(possible, min(len(possible), self.chance.randrange(1, 4))):
@@ -199,7 +199,7 @@ class Soak:
         self.tally.rounds += 1
         self.tally.settings[str(self.setting)] = self.tally.settings.get(str(self.setting), 0) + 1
         self.tally.seconds += time.monotonic() - began
-        self._compare()
+        self.compare()
 
     def heal(self) -> None:
         """End the faults of the links and of the disk."""
@@ -220,8 +220,8 @@ class Soak:
         if process is not None and process.poll() is None:
             return
         if process is not None:
-            self._record_end()
-            self._kill_all(None)  # the remaining processes below it
+            self.record_end()
+            self.kill_all(None)  # the remaining processes below it
             self.emulator.advance(LEASE)
         in_s3 = {"stagingLocation": "s3://staging/area"} if self.setting.staging == "S3" else {}
         self.application.start(
@@ -230,12 +230,12 @@ class Soak:
             options={**_OPTIONS, "endpoint": self.service.endpoint, **in_s3},
         )
         self.tally.starts += 1
-        self._killed, self._usages = None, {}  # new processes are compared with the limits, not with the old ones
+        self.killed, self._usages = None, {}  # new processes are compared with the limits, not with the old ones
 
-    def _record_end(self) -> None:
+    def record_end(self) -> None:
         log = self.application.log.read_text()
         assert self.application.process is not None
-        name = reason(log) or by_kill(log, self.application.process.returncode, self._killed)
+        name = reason(log) or by_kill(log, self.application.process.returncode, self.killed)
         kept = self._folder / f"ended-{self.tally.starts}-{name or 'unexplained'}.log"
         kept.write_text(log)  # the next start overwrites the driver's
         if name is None:
@@ -270,7 +270,7 @@ class Soak:
             self.restart_if_dead()
             time.sleep(0.5)
 
-    def _compare(self) -> None:
+    def compare(self) -> None:
         self.tally.published += len(self.published) - self._compared
         self._compared = len(self.published)
         arrived = Counter(self.application.texts())
@@ -321,13 +321,13 @@ class Soak:
                     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
     def _kill_some(self, fault: str, module: str) -> None:
-        self._killed = fault
+        self.killed = fault
         for pid in self._pids():
             if module in command(pid):
                 _send(pid, signal.SIGKILL)
 
-    def _kill_all(self, fault: str | None) -> None:
-        self._killed = fault
+    def kill_all(self, fault: str | None) -> None:
+        self.killed = fault
         for pid in reversed(self._pids()):
             _send(pid, signal.SIGKILL)
         if self.application.process is not None:
@@ -411,7 +411,7 @@ def running(folder: Path, tally: Tally) -> Iterator[Soak]:
                 soak.restart_if_dead()
                 yield soak
             finally:
-                soak._kill_all(None)
+                soak.kill_all(None)
     finally:
         s3.stop()
 

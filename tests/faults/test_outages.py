@@ -91,7 +91,7 @@ def test_available_now_waits_for_the_end_of_an_outage(query: Engine, emulator: E
     """Two seconds of UNAVAILABLE, longer than `idleTimeout`, are no idle time."""
     emulator.publish(names.topic, "a", "b")
     emulator.fail("StreamingPull", "UNAVAILABLE", count=1000)
-    with later(2.0, emulator._running.faults.clear):
+    with later(2.0, emulator.clear_faults):
         available_now(query)
 
     assert ["a", "b"] == query.rows
@@ -243,7 +243,7 @@ def test_batches_that_wait_for_their_acks_are_bounded(
 
     query.stop()
     assert "stopped with up to 2 acks of committed batches of" in caplog.text
-    emulator._running.faults.clear()
+    emulator.clear_faults()
     query.start()
     until(lambda: query.trigger() and len(query.rows) >= 4, "the others")
     assert ["a", "b", "c", "d"] == query.rows

@@ -204,7 +204,7 @@ class Run:
         """End every fault."""
         self.proxy.heal()
         self.store.heal()
-        self.emulator._running.faults.clear()
+        self.emulator.clear_faults()
 
     def drain(self) -> None:
         """Trigger, with no more faults, until everything is acknowledged."""

@@ -82,7 +82,7 @@ def failure(query: Engine) -> PubSubError:
 
 def start_again(query: Engine, names: Names, *texts: str) -> None:
     """Start the query on its checkpoint: it ends with these rows, each once, and none unacknowledged."""
-    query.emulator._running.faults.clear()
+    query.emulator.clear_faults()
     if query.session is not None:
         query.crash()
     query.emulator.advance(LEASE_IS_EXPIRED)
@@ -289,7 +289,7 @@ def test_store_that_stalls_before_a_pull(query: Engine, names: Names, monkeypatc
     for rpc in ("Acknowledge", "ModifyAckDeadline"):
         query.emulator.fail(rpc, "UNAVAILABLE", count=10_000)
     until(lambda: query.trigger() and stalled, "a stall")
-    query.emulator._running.faults.clear()
+    query.emulator.clear_faults()
     read(query, len(MANY))
 
     assert Counter(MANY) == Counter(query.rows)

@@ -55,7 +55,7 @@ def test_clean_round_erases_no_loss(tmp_path: Path):
     path = tmp_path / "tally.json"
     path.write_text('{"seed": 7, "lost": 1, "repeated": 2, "unacknowledged": 3}')
     tally = Tally.read(path, seed=7)
-    _soak(tmp_path, tally, ["a"])._compare()
+    _soak(tmp_path, tally, ["a"]).compare()
 
     assert (1, 2, 3) == (tally.lost, tally.repeated, tally.unacknowledged)
 
@@ -87,8 +87,8 @@ def test_kill_excuses_no_sentence(end: str, expected: str, tmp_path: Path):
     application: Any = types.SimpleNamespace(emulator=nothing, log=tmp_path / "driver.log", process=ended)
     application.log.write_text(_ENDED + end)
     running = Soak(tmp_path, Tally(7), nothing, nothing, application)
-    running._killed = "kill_source"
-    running._record_end()
+    running.killed = "kill_source"
+    running.record_end()
 
     assert {expected: 1} == running.tally.failures
     assert _ENDED + end == (tmp_path / f"ended-0-{expected}.log").read_text()

@@ -124,6 +124,11 @@ def shown_on(terminal: int) -> str:
     return shown.decode()
 
 
+def leased(emulator: Emulator, subscription: str = SUB) -> int:
+    """Return the number of messages that a consumer holds."""
+    return sum(message.ack_deadline is not None for message in emulator.messages(subscription))
+
+
 @pytest.fixture
 def options(emulator: Emulator, names: Names) -> ReadOptions:
     """Return the options of a query with short waits."""

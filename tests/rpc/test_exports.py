@@ -20,7 +20,7 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.sinks.storage_root import StorageRoot
-from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
+from tests.rpc.conftest import SUB, TOPIC, Client, leased, wait_until
 
 NOT_FOUND, SCHEMA_MISMATCH, ACTIVE = 3, 5, 1
 
@@ -69,7 +69,7 @@ def test_an_object_has_what_was_published_in_its_time(emulator, client, tmp_path
     """Nothing is written before maxDuration has passed. Then everything is, and acknowledged."""
     export(emulator, config={"filename_prefix": "news/", "filename_suffix": ".txt", "max_duration": 60})
     emulator.publish(TOPIC, *map(str, range(50)))
-    wait_until(lambda: 50 == emulator._running.engine.broker.subscriptions[SUB].outstanding)
+    wait_until(lambda: 50 == leased(emulator))
     assert [] == files(tmp_path)
     emulator.publish(TOPIC, *map(str, range(50, 100)))
 
@@ -100,7 +100,7 @@ def test_stop_writes_what_is_open(tmp_path):
     with Emulator(storage_root=tmp_path) as emulator:
         export(emulator)
         emulator.publish(TOPIC, "a", "b")
-        wait_until(lambda: 2 == emulator._running.engine.broker.subscriptions[SUB].outstanding)
+        wait_until(lambda: 2 == leased(emulator))
 
     assert ["a", "b"] == lines(tmp_path)
 
@@ -110,14 +110,14 @@ def test_missing_bucket_leaves_everything_in_the_backlog(emulator, client, tmp_p
     export(emulator, config={"bucket": "later", "max_duration": 60})
     wait_until(lambda: NOT_FOUND == state(client))
     emulator.publish(TOPIC, "a")
-    wait_until(lambda: 1 == emulator._running.engine.broker.subscriptions[SUB].outstanding)
+    wait_until(lambda: 1 == leased(emulator))
     emulator.advance(61)
-    wait_until(lambda: 0 == emulator._running.engine.broker.subscriptions[SUB].outstanding)
+    wait_until(lambda: 0 == leased(emulator))
     assert 1 == emulator.backlog(SUB)
 
     (tmp_path / "later").mkdir()
     emulator.advance(11)
-    wait_until(lambda: 1 == emulator._running.engine.broker.subscriptions[SUB].outstanding)
+    wait_until(lambda: 1 == leased(emulator))
     emulator.advance(61)
 
     wait_until(lambda: 0 == emulator.backlog(SUB))
@@ -149,10 +149,10 @@ def test_errors_that_nobody_expected_are_tried_again(emulator, client, tmp_path,
         export(emulator, config={"max_duration": 60})
         emulator.publish(TOPIC, "a")
         for attempt in range(1, 4):
-            wait_until(lambda: 1 == emulator._running.engine.broker.subscriptions[SUB].outstanding)
+            wait_until(lambda: 1 == leased(emulator))
             emulator.advance(61)
             wait_until(lambda: attempt == len(attempts))  # noqa: B023
-            wait_until(lambda: 0 == emulator._running.engine.broker.subscriptions[SUB].outstanding)
+            wait_until(lambda: 0 == leased(emulator))
             emulator.advance(10)
 
     drain(emulator, 61)
@@ -199,7 +199,7 @@ def test_schema_that_objects_cannot_have_is_a_state(emulator, client, tmp_path):
     config = {"bucket": "lake", "avro_config": {"use_topic_schema": True}}
     emulator.create_subscription(SUB, TOPIC, cloud_storage_config=config)
     emulator.publish(TOPIC, b"\x02")
-    wait_until(lambda: 1 == emulator._running.engine.broker.subscriptions[SUB].outstanding)
+    wait_until(lambda: 1 == leased(emulator))
     emulator.advance(301)
 
     wait_until(lambda: SCHEMA_MISMATCH == state(client))
@@ -210,7 +210,7 @@ def test_deleted_and_changed_subscriptions_end_their_export(emulator, client, tm
     """Another prefix ends the open object. A deleted subscription writes nothing any more."""
     export(emulator, config={"filename_prefix": "old-"})
     emulator.publish(TOPIC, "a")
-    wait_until(lambda: 1 == emulator._running.engine.broker.subscriptions[SUB].outstanding)
+    wait_until(lambda: 1 == leased(emulator))
     client.update("cloud_storage_config", cloud_storage_config={"bucket": "lake", "filename_prefix": "new-"})
     wait_until(lambda: 0 == emulator.backlog(SUB))
     assert ["old-"] == [file.name[:4] for file in files(tmp_path)]
@@ -316,7 +316,7 @@ def test_a_subscription_that_becomes_an_export_leaves_leases_to_those_who_pulled
     config = {"name": SUB, "topic": TOPIC, "cloud_storage_config": {"bucket": "lake", "max_duration": {"seconds": 60}}}
     client.ask("Subscriber/UpdateSubscription", subscription=config, update_mask={"paths": ["cloud_storage_config"]})
     emulator.publish(TOPIC, "exported")
-    wait_until(lambda: 2 == emulator._running.engine.broker.subscriptions[SUB].outstanding)
+    wait_until(lambda: 2 == leased(emulator))
 
     client.ask("Subscriber/Acknowledge", subscription=SUB, ack_ids=[held.ack_id])
     drain(emulator, 61)

@@ -109,12 +109,13 @@ def test_credentials_that_ask_no_server(tmp_path: Path):
 
 def test_a_token_that_fails_is_one_warning(server: TokenServer, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """The first of several in a row, without a traceback. And the first after it worked again."""
-    tokens = gcp.Tokens(exchanged(server, tmp_path), "host:443", 10.0)
+    credentials = exchanged(server, tmp_path)
+    tokens = gcp.Tokens(credentials, "host:443", 10.0)
     context = SimpleNamespace(service_url="https://pubsub.googleapis.com/", method_name="Pull")
     server.faults = [503, 503, 503]
     for _ in range(4):
         tokens(context, lambda headers, error: None)
-    tokens._credentials.token = None
+    credentials.token = None
     server.faults = [503]
     tokens(context, lambda headers, error: None)
 

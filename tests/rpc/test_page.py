@@ -38,14 +38,14 @@ class Browser:
     """A client that asks for HTML, and follows where forms lead."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._connection = http.client.HTTPConnection(host, port, timeout=20)
+        self.connection = http.client.HTTPConnection(host, port, timeout=20)
         self.status = 0
         self.text = ""
         self.headers: http.client.HTTPMessage
 
     def ask(self, method: str, path: str, body: str | None = None, **headers: str) -> str:
-        self._connection.request(method, path, body, {"Accept": "text/html", **headers})
-        response = self._connection.getresponse()
+        self.connection.request(method, path, body, {"Accept": "text/html", **headers})
+        response = self.connection.getresponse()
         self.status, self.headers, self.text = response.status, response.headers, response.read().decode()
         return self.text
 
@@ -81,7 +81,7 @@ def browser(running) -> Iterator[Browser]:
     running.create_subscription(SUB, TOPIC, ack_deadline_seconds=10)
     browser = Browser(running.host, running.port)
     yield browser
-    browser._connection.close()
+    browser.connection.close()
 
 
 def test_page_is_for_browsers_alone(browser):
@@ -252,7 +252,7 @@ def test_data_directory_has_the_page_too(tmp_path):
                 browser.act("pull", subscription=SUB, max_messages="1")
             assert "kept" in browser.get(f"/page/{SUB}")
             assert "leased until" in browser.text
-            browser._connection.close()
+            browser.connection.close()
 
 
 def test_schema_revisions_and_their_differences(running, browser):
@@ -605,8 +605,8 @@ def test_an_export_cannot_be_pulled(running, browser):
 
 def test_events_are_live(running, browser):
     """The events of a view have the counters of its subscriptions, and grow with what happens."""
-    browser._connection.request("GET", f"/page/live?name={SUB}")
-    response = browser._connection.getresponse()
+    browser.connection.request("GET", f"/page/live?name={SUB}")
+    response = browser.connection.getresponse()
     assert "text/event-stream; charset=utf-8" == response.headers["Content-Type"]
 
     def event() -> Any:
@@ -633,7 +633,7 @@ def test_page_of_the_command(tmp_path):
         client = Client(process.endpoint)
         assert TOPIC == client.ask("Publisher/GetTopic", topic=TOPIC).name
         client.channel.close()
-        browser._connection.close()
+        browser.connection.close()
     finally:
         process.kill()
 

@@ -184,7 +184,7 @@ def test_batch_that_a_cleaner_removed_is_read_again(query: Engine, names: Names)
     buffered(query, 1)
     die_in_a_batch(query, parts=1)
     query.advance(LEASE)
-    query.emulator._running.faults.clear()
+    query.emulator.clear_faults()
     query.start()
     assert query.session is not None
     query.session.partitions(*query.offsets[-2:])
@@ -261,7 +261,7 @@ def test_empty_file_of_ids_in_doubt_costs_a_repeat(query: Engine, names: Names, 
     """The ids in doubt are lost in a power loss: the query continues with a WARNING, and a redelivery is a row."""
     acknowledged_after_its_lease(query, names)
     query.crash()
-    query.emulator._running.faults.clear()
+    query.emulator.clear_faults()
     for path in area(query).rglob("in-doubt/*"):
         path.write_bytes(b"")
     query.start()
@@ -297,7 +297,7 @@ def test_quota_of_acks_that_is_used_up_repeats_no_row(query: Engine, names: Name
     query.trigger()
     query.sleep(58.5)
     assert query.trigger(meanwhile=lambda: query.sleep(2.5))
-    query.emulator._running.faults.clear()
+    query.emulator.clear_faults()
     run_until(query, len(texts))
     acked(query, len(texts))
 
@@ -317,7 +317,7 @@ def test_machine_that_sleeps_between_plan_and_tasks_repeats_no_row(
         query.emulator.fail("Acknowledge", "UNAVAILABLE", count=100_000)
     query.trigger()
     assert query.trigger(meanwhile=lambda: query.sleep(seconds))
-    query.emulator._running.faults.clear()
+    query.emulator.clear_faults()
     run_until(query, len(texts))
     acked(query, len(texts))
 
@@ -368,7 +368,7 @@ def test_available_now_ends_when_acks_are_refused(query: Engine, names: Names):
 
     assert isinstance(error, ServiceError)
     assert "maxUnacknowledgedBatches" in str(error)
-    query.emulator._running.faults.clear()
+    query.emulator.clear_faults()
     query.crash()
     query.start()
     acked(query, 1)

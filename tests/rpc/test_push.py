@@ -44,7 +44,7 @@ class Endpoint:
         self.gate.set()
         self.waiting = 0
         self.most_waiting = 0
-        self._changed = threading.Condition()
+        self.changed = threading.Condition()
         endpoint = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -54,7 +54,7 @@ class Endpoint:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 endpoint.arrived(self.path, dict(self.headers.items()), body)
                 endpoint.gate.wait(20)
-                with endpoint._changed:
+                with endpoint.changed:
                     endpoint.waiting -= 1
                     answer = endpoint.answers.popleft() if endpoint.answers else 200
                 self.send_response_only(answer)
@@ -70,16 +70,16 @@ class Endpoint:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def arrived(self, path, headers, body):
-        with self._changed:
+        with self.changed:
             self.requests.append((path, headers, body))
             self.waiting += 1
             self.most_waiting = max(self.most_waiting, self.waiting)
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def wait_for(self, count, seconds=10):
         """Return the first `count` requests, once they have arrived."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self.requests) >= count, seconds), self.requests
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.requests) >= count, seconds), self.requests
             return self.requests[:count]
 
     def data(self):

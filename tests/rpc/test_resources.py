@@ -322,7 +322,7 @@ def test_durations_of_the_methods_for_tests_are_seconds(client, subscribe):
             r"`Publsh` is not an RPC\. \* is every one of Acknowledge, .*, Publish, ",
         ),
         (lambda emulator: emulator.close_streams("NOT_A_CODE"), r"A stream must end with one of .*, got NOT_A_CODE"),
-        (lambda emulator: emulator.fail_acks(0), "An ack fails with .*, 0 times"),
+        (lambda emulator: emulator.fail_acks(0), "An ack must fail with .*, 0 times"),
         (lambda emulator: emulator.fail_acks(outcome="LOST"), "An ack must fail with .*, got LOST"),
         (lambda emulator: emulator.advance(float("nan")), "Time can only move on, got nan"),
         (
@@ -359,7 +359,7 @@ def test_emulator_that_runs_is_not_started_again(client, emulator, subscribe):
     """A second `start` is an error. The first start's state stays, for RPCs and for the methods for tests."""
     subscribe()
 
-    with pytest.raises(RuntimeError, match="The emulator is running"):
+    with pytest.raises(RuntimeError, match="The emulator is already running"):
         emulator.start()
 
     emulator.publish(TOPIC, b"a")

@@ -128,7 +128,7 @@ def test_expired_lease_gives_no_row_twice_after_a_second_crash(query: Engine, na
     """Ids in doubt survive a restart."""
     acknowledged_after_its_lease(query, names)
     query.crash()
-    query.emulator._running.faults.clear()
+    query.emulator.clear_faults()
     query.emulator.publish(names.topic, "b")
     query.start()
     run_until(query, 2)
@@ -140,7 +140,7 @@ def test_expired_lease_gives_no_row_twice_after_a_second_crash(query: Engine, na
 def test_expired_lease_gives_no_row_twice_however_long_it_is_buffered(query: Engine, names: Names):
     """After a sink that works for an hour the buffer has messages of its first second."""
     acknowledged_after_its_lease(query, names)
-    query.emulator._running.faults.clear()
+    query.emulator.clear_faults()
     buffered(query, 1)
     for seconds in (20, 500, 500):
         query.advance(seconds)
@@ -195,7 +195,7 @@ def test_backlog_is_seen_in_every_metric_of_it(query: Engine, names: Names):
     assert {names.subscription} == {report["subscription"] for report in catching_up}
     assert [1] * len(catching_up) == [report["inFlightBatches"] for report in catching_up]
 
-    query.emulator._running.faults.clear()
+    query.emulator.clear_faults()
     acked(query, 5000)
     until(lambda: not query.trigger() and query.metrics["unackedMessages"] == 0, "no unacked message")
     assert (False, 0, 0, 0) == tuple(

@@ -49,6 +49,8 @@ def test_verbs_do_what_the_methods_do(recording, verb):
     assert (200, {}) == verb("POST", "fail", {"rpc": "Pull", "code": "ABORTED", "message": "no"})
     with pytest.raises(Exception, match="no"):
         client.pull()
+    assert (200, {}) == verb("POST", "fail", {"rpc": "Pull", "code": "ABORTED", "count": 1000})
+    assert (200, {}) == verb("POST", "clearFaults", {})
     assert [b"hi"] == client.data()
     assert 1 == verb("GET", "backlog")[1][SUB]["leased"]
     assert (200, {}) == verb("POST", "advance", {"seconds": 11})
@@ -71,7 +73,7 @@ def test_verbs_do_what_the_methods_do(recording, verb):
     [
         ("POST", "advance", {"seconds": "soon"}, 400, '`seconds` of `advance` must be a number, got "soon".'),
         ("POST", "advance", {"seconds": -1}, 400, "Time can only move on, got -1.0 seconds."),
-        ("POST", "fail", {"rpc": "Pull", "code": None, "delay": -1}, 400, "A fault is met after"),
+        ("POST", "fail", {"rpc": "Pull", "code": None, "delay": -1}, 400, "A fault's `delay` must be"),
         ("GET", "advance", None, 400, "`advance` is asked for by POST, not by GET."),
         ("GET", f"messages?subscription={SUB}", None, 404, "Resource not found (resource=all)."),
         ("POST", "publish", {"topic": TOPIC, "messages": [{"data": 7}]}, 400, "`messages[0]` of `publish` must be "),

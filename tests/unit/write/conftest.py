@@ -42,7 +42,7 @@ class FakePubSub:
         self.answer: Callable[[Any], int] = lambda request: len(request.messages)
         self.most_in_flight = 0
         self.most_in_flight_of_a_key = 0
-        self._calls = calls
+        self.calls = calls
         self._lock = threading.Lock()
         self._in_flight: Counter[str] = Counter()
         self._ids = 0
@@ -65,7 +65,7 @@ class FakePubSub:
             self._in_flight[key] += 1
             self.most_in_flight = max(self.most_in_flight, self._in_flight.total())
             self.most_in_flight_of_a_key = max(self.most_in_flight_of_a_key, self._in_flight[key] if key else 0)
-        return self._calls.submit(self._answer, parsed, len(request))
+        return self.calls.submit(self._answer, parsed, len(request))
 
     def _answer(self, request: Any, size: int) -> bytes:
         try:

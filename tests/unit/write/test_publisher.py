@@ -17,8 +17,9 @@ from pubsub_spark.errors import ResourceError, ServiceError
 from pubsub_spark.publish import limits, requests
 from pubsub_spark.write import publisher as publisher_module
 from pubsub_spark.write.publisher import Publisher
-from pubsub_spark.write.request_queue import memory_bytes
+from pubsub_spark.write.request_queue import RequestQueue, memory_bytes
 from pubsub_spark.write.retry_scheduler import RetryScheduler
+from tests.engine import until
 
 TOPIC = "projects/p/topics/t"
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
@@ -236,7 +237,20 @@ def test_where_somebody_answers_there_is_time_for_more_tries(pubsub, refused, mo
     assert (confirmed + 1, 1) == (metrics.messages, metrics.retries)
 
 
-def test_flow_control_bounds_the_outstanding_bytes(pubsub, monkeypatch):
+@pytest.fixture
+def queues(monkeypatch) -> list[RequestQueue]:
+    """Return the queue of each publisher that is made afterwards."""
+    queues: list[RequestQueue] = []
+
+    def made_queue(*arguments):
+        queues.append(RequestQueue(*arguments))
+        return queues[-1]
+
+    monkeypatch.setattr(publisher_module, "RequestQueue", made_queue)
+    return queues
+
+
+def test_flow_control_bounds_the_outstanding_bytes(pubsub, queues, monkeypatch):
     """A task that makes requests faster than they are confirmed has a limited number of bytes outstanding."""
     sent = made([""] * 100, count=1)
     one = memory_bytes(sent[-1])
@@ -246,7 +260,7 @@ def test_flow_control_bounds_the_outstanding_bytes(pubsub, monkeypatch):
     with Publisher(pubsub, 1, 60.0) as publisher:
         for request in sent:
             publisher.send(request)
-            outstanding.append(publisher._queue.outstanding_bytes)
+            outstanding.append(queues[0].outstanding_bytes)
         publisher.finish()
 
     assert max(outstanding) < 2 * one + one
@@ -350,8 +364,7 @@ def test_a_task_that_ends_early_leaves_no_thread(pubsub, refused, monkeypatch):
     pubsub.answer = answer
     with Publisher(pubsub, 1, 7200.0) as publisher:
         publisher.send(*made([""]))
-        with publisher._changed:
-            assert publisher._changed.wait_for(lambda: publisher._retries, 20)
+        until(retry_threads, "the thread of retries")
         [thread] = retry_threads()
 
     thread.join(20)
@@ -374,8 +387,7 @@ def test_an_outage_of_many_keys_takes_one_thread(pubsub, refused, monkeypatch):
     with Publisher(pubsub, 8, 60.0) as publisher:
         for request in made([f"k{i % keys}" for i in range(2 * keys)], count=1):
             publisher.send(request)
-        with publisher._changed:
-            assert publisher._changed.wait_for(lambda: publisher._retries > keys, 20)
+        until(lambda: len(threads) > 2 * keys, "a retry of each key")
         recovered.set()
         metrics = publisher.finish()
 
@@ -426,7 +438,7 @@ def test_after_a_failure_other_keys_have_so_much_time_and_no_more(pubsub, refuse
             publisher.finish()
 
 
-def test_flow_control_counts_what_python_needs(refused, monkeypatch):
+def test_flow_control_counts_what_python_needs(refused, queues, monkeypatch):
     """The objects of a small message for each of many keys are most of the memory that flow control counts."""
     monkeypatch.setattr(status, "delays", lambda: iter(lambda: 900.0, None))
 
@@ -443,7 +455,7 @@ def test_flow_control_counts_what_python_needs(refused, monkeypatch):
             for i in range(500):
                 publisher.send(requests.EncodedRequest(TOPIC, f"key-{i}", b"%100d" % i, 1))
             used = tracemalloc.get_traced_memory()[0] - before
-            assert used <= publisher._queue.outstanding_bytes <= 2 * used
+            assert used <= queues[0].outstanding_bytes <= 2 * used
     finally:
         tracemalloc.stop()
 
@@ -456,6 +468,6 @@ def test_a_task_that_ends_early_sends_nothing_more(pubsub, timeouts):
         for request in made([""] * 2, count=1):
             publisher.send(request)
     over.set()
-    pubsub._calls.shutdown()  # its threads have run the callbacks of their answers
+    pubsub.calls.shutdown()  # its threads have run the callbacks of their answers
 
     assert 1 == len(timeouts)

@@ -20,6 +20,7 @@ from pubsub_spark.emulator.journal.files import DataDirError
 from pubsub_spark.emulator.journal.journal import Journal
 from pubsub_spark.emulator.options import FsyncPolicy
 from tests.conftest import ROOT
+from tests.engine import until
 
 TOPIC, SUB = "projects/p/topics/topic", "projects/p/subscriptions/sub"
 BODY = b"\x0a\x01a"
@@ -75,16 +76,16 @@ def test_calls_that_come_together_are_one_row(begun: Journal, tmp_path: Path, mo
     """While one group is written, the next one gathers."""
     rows: list[int] = []
     writing, may_write = threading.Event(), threading.Event()
-    append = begun._log.append
+    append = files.LogFile.append
 
-    def slow(group: Any) -> int:
+    def slow(log: files.LogFile, group: Any) -> int:
         rows.append(len(group))
         writing.set()
         may_write.wait()
-        return append(group)
+        return append(log, group)
 
     begun.flush()
-    monkeypatch.setattr(begun._log, "append", slow)
+    monkeypatch.setattr(files.LogFile, "append", slow)
     publish(begun)
     writing.wait()
     first = rows[0]
@@ -103,17 +104,17 @@ def test_a_log_that_cannot_be_written_ends_the_emulator(begun: Journal, monkeypa
     begun.on_failure = ended.append
     full = sqlite3.OperationalError("database or disk is full")
 
-    def fail(_: Any) -> int:
+    def fail(*_: Any) -> int:
         raise full
 
     begun.flush()
-    monkeypatch.setattr(begun._log, "append", fail)
+    monkeypatch.setattr(files.LogFile, "append", fail)
     publish(begun)
 
     with pytest.raises(RpcError, match=r"The journal in `.*` cannot be written: database or disk is full") as refused:
         begun.flush()
     assert "UNAVAILABLE" == refused.value.code
-    begun._thread.join()
+    until(lambda: ended, "the end of the emulator")
     assert [full] == ended
 
 
@@ -151,23 +152,39 @@ def test_a_reset_is_kept_with_its_clock(tmp_path: Path):
         assert after.publish_time - before.publish_time < 1000
 
 
-def test_a_base_is_written_by_another_process_and_begun_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """Return the processes that the journal has started."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Started(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    monkeypatch.setattr(journal.subprocess, "Popen", Started)
+    return started
+
+
+def test_a_base_is_written_by_another_process_and_begun_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: list[subprocess.Popen[bytes]]
+):
     """When the log outgrows the base a new one is written and the rows that it has are deleted. No message is lost."""
     monkeypatch.setattr(journal, "_MIN_LOG_BYTES", 1)
     found = Journal(tmp_path, now=1000.0)
     found.start()
     publish(found, times=200)
     found.flush()
-    process = found._compaction
-    assert process is not None
-    assert 0 == process.wait()
+    until(lambda: processes, "a process that writes a base")
+    assert 0 == processes[0].wait()
     publish(found, times=3)  # the next group finds the base
     found.flush()
     found.close()
 
-    base = found._log.base
-    assert base > 0
-    assert files.base_path(tmp_path, base).exists()
+    log = files.LogFile(tmp_path)
+    log.close()
+    assert log.base > 0
+    assert files.base_path(tmp_path, log.base).exists()
     assert 203 == published(tmp_path)
 
 
@@ -175,8 +192,8 @@ def test_a_base_of_something_else_is_refused(begun: Journal, tmp_path: Path):
     """A base with other content is a one-line error without a traceback."""
     publish(begun)
     begun.close()
-    files.write_base(tmp_path, begun._log.number, {"state": []})
     log = files.LogFile(tmp_path)
+    files.write_base(tmp_path, log.number, {"state": []})
     log.rebase(log.number)
     log.close()
 
@@ -187,8 +204,8 @@ def test_a_base_of_something_else_is_refused(begun: Journal, tmp_path: Path):
 def test_the_process_that_writes_a_base_ends_with_the_emulator(begun: Journal, tmp_path: Path):
     """After an emulator was killed, no process remains in its directory."""
     publish(begun)
-    begun.flush()
-    command = [sys.executable, "-m", "pubsub_spark.emulator.journal", str(tmp_path), str(begun._log.number)]
+    begun.close()
+    command = [sys.executable, "-m", "pubsub_spark.emulator.journal", str(tmp_path), "1"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdin is not None
         process.stdin.close()
@@ -197,7 +214,9 @@ def test_the_process_that_writes_a_base_ends_with_the_emulator(begun: Journal, t
     assert [] == [*tmp_path.glob("base-*.sqlite")]
 
 
-def test_a_base_is_not_written_while_there_is_chaos(begun: Journal, monkeypatch: pytest.MonkeyPatch):
+def test_a_base_is_not_written_while_there_is_chaos(
+    begun: Journal, monkeypatch: pytest.MonkeyPatch, processes: list[subprocess.Popen[bytes]]
+):
     """No base is written during chaos, because it does not contain the next choices of chaos."""
     monkeypatch.setattr(journal, "_MIN_LOG_BYTES", 1 << 40)
     publish(begun)
@@ -205,6 +224,6 @@ def test_a_base_is_not_written_while_there_is_chaos(begun: Journal, monkeypatch:
     begun.flush()
     monkeypatch.setattr(journal, "_MIN_LOG_BYTES", 1)
     publish(begun)
-    begun.flush()
+    begun.close()
 
-    assert None is begun._compaction
+    assert [] == processes

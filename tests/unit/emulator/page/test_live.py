@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
 from pubsub_spark.emulator.page import live
 from pubsub_spark.emulator.page.live import EVERYTHING, Live, Sample, charts, points, scale, texts
 from pubsub_spark.emulator.rpc.recent_calls import RecentCalls
@@ -46,7 +48,20 @@ def test_everything_is_the_sum(pair):
     assert 5 <= (sample.oldest or 0) < 6
 
 
-def test_samples_are_taken_while_somebody_looks(pair, monkeypatch):
+@pytest.fixture
+def listeners(pair, monkeypatch):
+    """Return the listeners that were added to the engine and not removed."""
+    listeners, add, remove = [], pair.engine.add_listener, pair.engine.remove_listener
+    monkeypatch.setattr(pair.engine, "add_listener", lambda listener: (listeners.append(listener), add(listener)))
+    monkeypatch.setattr(pair.engine, "remove_listener", lambda listener: (listeners.remove(listener), remove(listener)))
+    return listeners
+
+
+async def other_tasks_ended():
+    await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
+
+
+def test_samples_are_taken_while_somebody_looks(pair, listeners, monkeypatch):
     """A viewer gets the rates of each tick. After the last viewer has left, nothing listens any more."""
     monkeypatch.setattr(live, "_TICK_SECONDS", 0.02)
     monkeypatch.setattr(live, "_LINGER_TICKS", 1)
@@ -56,14 +71,14 @@ def test_samples_are_taken_while_somebody_looks(pair, monkeypatch):
         seen = Live(engine, RecentCalls(engine.now))
         events = seen.watch([SUBSCRIPTION, TOPIC])
         first = json.loads((await anext(events)).removeprefix("data: "))
-        assert 1 == len(engine._listeners)
+        assert 1 == len(listeners)
         pair.publish("a", "b")
         pair.ack(*(await asyncio.to_thread(pair.pull)))
         later = json.loads((await anext(events)).removeprefix("data: "))
         await events.aclose()
-        await asyncio.gather(*filter(None, [seen._sampling]))
+        await other_tasks_ended()
         seen.close()
-        assert [] == engine._listeners
+        assert [] == listeners
         return first, later
 
     first, later = asyncio.run(look())
@@ -74,7 +89,7 @@ def test_samples_are_taken_while_somebody_looks(pair, monkeypatch):
     assert "0" != later["fields"][SUBSCRIPTION]["acked"]
 
 
-def test_failed_sample_ends_the_events_alone(pair, monkeypatch, caplog):
+def test_failed_sample_ends_the_events_alone(pair, listeners, monkeypatch, caplog):
     """A bug in a sample is logged, and ends the events instead of the emulator."""
     monkeypatch.setattr(live, "_TICK_SECONDS", 0.01)
     monkeypatch.setattr(Live, "_sampled", lambda *_: 1 / 0)
@@ -84,7 +99,7 @@ def test_failed_sample_ends_the_events_alone(pair, monkeypatch, caplog):
 
     assert 1 == len(asyncio.run(look()))
     assert "The samples for the page failed" in caplog.text
-    assert [] == pair.engine._listeners
+    assert [] == listeners
 
 
 def test_close_ends_every_viewer(handlers):
@@ -113,7 +128,7 @@ def test_viewer_after_a_pause_waits_for_the_tick(pair, monkeypatch):
         first = seen.watch([SUBSCRIPTION])
         await anext(first)
         await first.aclose()
-        await asyncio.gather(*filter(None, [seen._sampling]))
+        await other_tasks_ended()
         monkeypatch.setattr(live, "_TICK_SECONDS", 60)
         again = seen.watch([SUBSCRIPTION])
         await anext(again)

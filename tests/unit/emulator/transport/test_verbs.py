@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from functools import wraps
 
 import pytest
 
@@ -33,8 +34,12 @@ def wait(seconds: float, code: Code | None = None, most_calls: int = 3) -> None:
 def test_fields_are_the_parameters():
     """Fields are passed by name in camelCase, in any order. Those with a default may be left out."""
     heard = []
-    verb = Verb("wait_for", "POST", wait)
-    verb._function = lambda *arguments: heard.append(arguments)
+
+    @wraps(wait)
+    def noted(*arguments):
+        heard.append(arguments)
+
+    verb = Verb("wait_for", "POST", noted)
 
     assert "waitFor" == verb.name
     assert {} == run(verb, {"mostCalls": 1, "seconds": 2})
@@ -46,9 +51,9 @@ def test_fields_are_the_parameters():
     ("body", "sentence"),
     [
         (b"x", "The body of `wait` is not JSON: Expecting value: line 1 column 1 (char 0)."),
-        (b"[1]", "The body of `wait` must be a JSON object; `wait` takes `seconds`, `code`, `mostCalls`."),
-        (b"{}", "`seconds` is missing; `wait` takes `seconds`, `code`, `mostCalls`."),
-        (b'{"second": 1}', "`second` is not a field of `wait`; `wait` takes `seconds`, `code`, `mostCalls`."),
+        (b"[1]", "The body of `wait` must be a JSON object. `wait` takes `seconds`, `code`, `mostCalls`."),
+        (b"{}", "`seconds` is missing. `wait` takes `seconds`, `code`, `mostCalls`."),
+        (b'{"second": 1}', "`second` is not a field of `wait`. `wait` takes `seconds`, `code`, `mostCalls`."),
         (b'{"seconds": "1"}', '`seconds` of `wait` must be a number, got "1".'),
         (b'{"seconds": true}', "`seconds` of `wait` must be a number, got true."),
         (b'{"seconds": NaN}', "`seconds` of `wait` must be a number, got NaN."),
