@@ -2,6 +2,7 @@
 
 app        the ASGI application: the views by path, forms, headers against other sites
 views      the contents of each view, gathered under the engine's lock as plain values
+messages   a message as a row: its content, its delivery state, its steps
 rows       lists of resources and messages in pages
 payloads   payloads as a person reads them, by the schema of their topic
 forms      forms made of a schema, and the payloads that result

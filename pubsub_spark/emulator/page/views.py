@@ -17,7 +17,7 @@ from google.protobuf import json_format
 from pubsub_spark.emulator.api.errors import NUMBERS, not_found
 from pubsub_spark.emulator.handlers.publisher import find_topic
 from pubsub_spark.emulator.handlers.subscriber import find
-from pubsub_spark.emulator.page import forms, payloads, rows
+from pubsub_spark.emulator.page import forms, messages, rows
 from pubsub_spark.emulator.page.live import EVERYTHING, Live, Sample, charts, texts
 from pubsub_spark.emulator.resources import integrations, limits, resource_validation
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
@@ -27,10 +27,8 @@ from pubsub_spark.emulator.runtime.faults import EVERY, Faults
 from pubsub_spark.emulator.state import history, inspection
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import UNLIMITED, Consumer
-from pubsub_spark.emulator.state.history import History, Step
-from pubsub_spark.emulator.state.inspection import DeliveryState, MessageState
-from pubsub_spark.emulator.state.message import Message
-from pubsub_spark.emulator.state.schema_store import Schema, Schemas
+from pubsub_spark.emulator.state.history import History
+from pubsub_spark.emulator.state.schema_store import Schema
 from pubsub_spark.emulator.state.subscription import Subscription
 from pubsub_spark.schema import compiled_protobuf
 from pubsub_spark.schema.schema_types import ENCODINGS_BY_NUMBER
@@ -40,7 +38,6 @@ _MESSAGES = 20  # on a page, each of them decoded
 _CALLS = 50
 _UNDER_WAY = "under way"
 _SEARCHED = 10_000  # messages that a search reads
-_STEPS = 7  # of a message's life on its line
 
 Query = Mapping[str, str]
 
@@ -167,7 +164,7 @@ def _topic(parts: Parts, name: str, query: Query) -> View:
         revision = next(schema.allowed(settings.first_revision_id, settings.last_revision_id), None)
     values |= _charted(name, values.pop("samples")) | {
         "encoding": encoding,
-        "latest": [_content(message, parts.engine.state.schemas) for message in latest],
+        "latest": [messages.content(message, parts.engine.state.schemas) for message in latest],
         "form_fields": forms.fields_of(revision.definition) if revision is not None else None,
         "revision": revision.id if revision is not None else "",
     }
@@ -212,17 +209,17 @@ def _subscription(parts: Parts, name: str, query: Query) -> View:
     if show_done:
         done = history.done(entries, _MESSAGES)
         every = history.lives(entries, done)
-        listed = [_done(number, latest.get(number), schemas) | {"life": _life(every[number])} for number in done]
+        listed = [messages.done(number, latest.get(number), every[number], schemas) for number in done]
         listed = [row for row in listed if text in row["searched"]]
         values["messages"] = rows.Page(listed, 1, 1, len(listed))
         return View("subscription.html", values | _charted(name, values["samples"]), [name])
     if text:
         values["searched"] = f"{len(states):,} of {total:,}" if len(states) < total else ""
-        states = [state for state in states if _matches(state.message, text, schemas)]
+        states = [state for state in states if messages.matches(state.message, text, schemas)]
         number, pages = rows.nearest_page(_number(query.get("messages")), _MESSAGES, total := len(states))
         states = states[(number - 1) * _MESSAGES : number * _MESSAGES]
     every = history.lives(entries, {state.message.number: state.message.published for state in states})
-    listed = [_message(state, schemas, ready, now) | {"life": _life(every[state.message.number])} for state in states]
+    listed = [messages.row(state, every[state.message.number], schemas, ready, now) for state in states]
     values["messages"] = rows.Page(listed, number, pages, total)
     return View("subscription.html", values | _charted(name, values["samples"]), [name])
 
@@ -238,72 +235,6 @@ def _no_pull(resource: Any) -> str:
         return "The subscription is detached from its topic."
     kind = resource_validation.kind(resource)
     return "" if kind == "pull" else f"Messages of this subscription are delivered by {kind}."
-
-
-def _content(message: Message, schemas: Schemas) -> dict[str, Any]:
-    """Return the published content."""
-    return {
-        "id": message.id,
-        "published": message.published,
-        "key": message.key,
-        # The schema is named next to the payload.
-        "attributes": {name: value for name, value in message.attributes.items() if name not in payloads.SCHEMA_NAMES},
-        "payload": payloads.shown(message.data, payloads.schema_of(message.attributes, schemas)),
-        "size": rows.amount(len(message.data)),
-    }
-
-
-def _message(state: MessageState, schemas: Schemas, ready: str, now: float) -> dict[str, Any]:
-    return _content(state.message, schemas) | {
-        "deliveries": state.deliveries,
-        "failures": state.failures,
-        "lease": state.lease,
-        "why": _why(state, ready),
-        "until": state.until,
-        "in": rows.duration(max(0.0, state.until - now)) if state.until is not None else "",
-    }
-
-
-def _done(number: int, message: Message | None, schemas: Schemas) -> dict[str, Any]:
-    """Return a message that is done with. Its content is known if it is among the latest of its topic."""
-    if message is None:
-        return {"id": str(number), "payload": None, "searched": str(number), "lease": None}
-    content = _content(message, schemas)
-    shown = (content["payload"].text, *message.attributes, *message.attributes.values(), message.key, message.id)
-    return content | {"searched": "\n".join(shown), "lease": None}
-
-
-def _matches(message: Message, text: str, schemas: Schemas) -> bool:
-    """Return whether a text is in a message: its payload as sent or as shown, its attributes, its key, its id."""
-    if text.encode() in message.frame or text == message.id:
-        return True
-    if payloads.SCHEMA_MARK not in message.frame:  # spares reading the attributes
-        return False
-    schema = payloads.schema_of(message.attributes, schemas)
-    return schema is not None and text in payloads.shown(message.data, schema).text
-
-
-def _life(steps: list[Step]) -> list[dict[str, Any]]:
-    """Return the steps of a message on one line: the first and the latest ones."""
-    shown = [{"at": step.at, "event": step.event, "receiver": rows.client(step.receiver)} for step in steps]
-    if len(shown) <= _STEPS:
-        return shown
-    left_out = {"at": None, "event": f"{len(shown) - _STEPS} more", "receiver": ""}
-    return [shown[0], left_out, *shown[1 - _STEPS :]]
-
-
-def _why(state: MessageState, ready: str) -> str:
-    """Return the delivery state of a message, or the reason why it waits. A time follows if it has one."""
-    return {
-        DeliveryState.LEASED: "leased until",
-        DeliveryState.BACKING_OFF: "backs off until",
-        DeliveryState.KEY_BACKING_OFF: "its ordering key backs off until",
-        DeliveryState.RETURNED: f"to be delivered again: {ready}",
-        DeliveryState.ACKED_BEHIND_GAP: "acked, but an earlier message of its ordering key is not",
-        DeliveryState.KEY_BUSY: "behind its ordering key: an earlier message of it is leased",
-        DeliveryState.KEY_READY: f"in the queue of its ordering key: {ready}",
-        DeliveryState.FRESH: ready,
-    }[state.state]
 
 
 def _why_ready(subscription: Subscription) -> str:
