@@ -180,7 +180,7 @@ def _union_writer(node: tree.Union) -> Write:
             writer.joined(tag, write_member(column), "}")
             for (tag, write_member), column in zip(members, columns, strict=True)
         ]
-        return pc.coalesce(*texts, "null")
+        return pc.coalesce(*texts, writer.constant("null"))
 
     return write if members else _WRITERS["null"]
 

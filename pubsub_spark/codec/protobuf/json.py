@@ -199,14 +199,14 @@ def _field_writer(field: FieldDescriptor, pool: DescriptorPool) -> Write:
 
 
 def _without(absent: pa.BooleanArray, texts: pa.StringArray) -> pa.StringArray:
-    return pc.if_else(absent, pa.scalar(None, pa.string()), texts)
+    return pc.if_else(absent, writer.NULL, texts)
 
 
 def _is_zero(array: pa.Array) -> pa.BooleanArray:
     if pa.types.is_boolean(array.type):
         return pc.invert(array)
     array = pc.binary_length(array) if array.type in (pa.string(), pa.binary()) else array
-    return pc.equal(array, pa.scalar(0, array.type))
+    return pc.equal(array, writer.constant(0, array.type))
 
 
 def _last_of_keys(array: pa.ListArray) -> pa.ListArray:
@@ -236,7 +236,7 @@ def _value_writer(field: FieldDescriptor, pool: DescriptorPool) -> Write:
 def _enum_writer(field: FieldDescriptor) -> Write:
     numbers = field.enum_type.values_by_number
     if well_known_name(field.enum_type) in json_mapping.NULL_TYPES:
-        return lambda array: pc.if_else(array.is_valid(), "null", None)
+        return lambda array: pc.if_else(array.is_valid(), writer.constant("null"), writer.NULL)
     names = pa.array([f'"{value.name}"' for value in numbers.values()], pa.string())
     known = pa.array(numbers, pa.int32())
     return lambda array: pc.coalesce(names.take(pc.index_in(array, value_set=known)), array.cast(pa.string()))
@@ -249,7 +249,7 @@ def _wrapper_writer(message: Descriptor, pool: DescriptorPool) -> Write:
 
     def texts(array: pa.StructArray) -> pa.StringArray:
         made = write(array.field(0)).fill_null(zero) if array.type.num_fields else pa.repeat(zero, len(array))
-        return pc.if_else(array.is_valid(), made, None)
+        return pc.if_else(array.is_valid(), made, writer.NULL)
 
     return texts
 
@@ -280,7 +280,7 @@ def _timestamp_texts(array: pa.StructArray) -> pa.StringArray:
     nanos = array.field("nanos").dictionary_encode()
     fractions = pa.array([_fraction(nanos) for nanos in nanos.dictionary.to_pylist()], pa.string())
     made = writer.joined('"', text, fractions.take(nanos.indices), 'Z"')
-    return pc.if_else(array.is_valid(), made, None) if array.null_count else made
+    return pc.if_else(array.is_valid(), made, writer.NULL) if array.null_count else made
 
 
 def _fraction(nanos: int) -> str:

@@ -65,9 +65,7 @@ def check_compatible(old: Definition, new: Definition) -> None:
     """Raise IncompatibleSchema unless each revision can read the other's messages."""
     assert isinstance(old, AvroDefinition)
     assert isinstance(new, AvroDefinition)
-    reason = unreadable(writer=old.root, reader=new.root)
-    if reason:
+    if reason := unreadable(writer=old.root, reader=new.root):
         raise IncompatibleSchema(f"The new revision cannot read messages of the old one: {reason}")
-    reason = unreadable(writer=new.root, reader=old.root)
-    if reason:
+    if reason := unreadable(writer=new.root, reader=old.root):
         raise IncompatibleSchema(f"The old revision cannot read messages of the new one: {reason}")
