@@ -45,7 +45,7 @@ def test_wrong_round_ends_the_soak(tmp_path: Path, texts: list[str], backlog: in
     """The comparison can fail: a message that is lost, read twice or not acknowledged is reported."""
     tally = Tally(13, rounds=1)
     with pytest.raises(SoakError, match="round 1 of seed 13"):
-        _soak(tmp_path, tally, texts, backlog)._compare()
+        _soak(tmp_path, tally, texts, backlog).compare()
 
     assert expected == (tally.lost, tally.repeated, tally.unacknowledged)
 

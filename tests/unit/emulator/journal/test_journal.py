@@ -162,7 +162,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
             super().__init__(*arguments, **options)
             started.append(self)
 
-    monkeypatch.setattr(journal.subprocess, "Popen", Started)
+    monkeypatch.setattr(subprocess, "Popen", Started)
     return started
 
 

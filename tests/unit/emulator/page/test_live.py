@@ -52,8 +52,17 @@ def test_everything_is_the_sum(pair):
 def listeners(pair, monkeypatch):
     """Return the listeners that were added to the engine and not removed."""
     listeners, add, remove = [], pair.engine.add_listener, pair.engine.remove_listener
-    monkeypatch.setattr(pair.engine, "add_listener", lambda listener: (listeners.append(listener), add(listener)))
-    monkeypatch.setattr(pair.engine, "remove_listener", lambda listener: (listeners.remove(listener), remove(listener)))
+
+    def added(listener):
+        listeners.append(listener)
+        add(listener)
+
+    def removed(listener):
+        listeners.remove(listener)
+        remove(listener)
+
+    monkeypatch.setattr(pair.engine, "add_listener", added)
+    monkeypatch.setattr(pair.engine, "remove_listener", removed)
     return listeners
 
 
