@@ -498,7 +498,7 @@ def test_location_by_another_name_is_corrected(location: str, right: str):
     with pytest.raises(StagingError, match="has a scheme that is not supported") as refused:
         open_store(location)
 
-    assert str(refused.value).endswith(f" Give `{right}`.")
+    assert str(refused.value).endswith(f" Use `{right}`.")
     assert not open_store(right).is_local
 
 
