@@ -29,6 +29,7 @@ _WORDS = {
     "float range": "NUMBER",
     "file": "FILE",
     "dir": "FOLDER",
+    "directory": "FOLDER",
     "path": "PATH",
 }
 
