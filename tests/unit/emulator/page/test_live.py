@@ -53,16 +53,16 @@ def listeners(pair, monkeypatch):
     """Return the listeners that were added to the engine and not removed."""
     listeners, add, remove = [], pair.engine.add_listener, pair.engine.remove_listener
 
-    def added(listener):
+    def noted_add(listener):
         listeners.append(listener)
         add(listener)
 
-    def removed(listener):
+    def noted_remove(listener):
         listeners.remove(listener)
         remove(listener)
 
-    monkeypatch.setattr(pair.engine, "add_listener", added)
-    monkeypatch.setattr(pair.engine, "remove_listener", removed)
+    monkeypatch.setattr(pair.engine, "add_listener", noted_add)
+    monkeypatch.setattr(pair.engine, "remove_listener", noted_remove)
     return listeners
 
 
