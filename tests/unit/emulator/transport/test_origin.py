@@ -93,7 +93,5 @@ def test_guard_answers_for_the_application():
 
     assert (200, "Ok") == status(host="emulator.example.com")
     refused, sentence = status(host="evil.example.com")
-    assert (403, "The host `evil.example.com` is not one of this emulator's") == (
-        refused,
-        sentence.partition(". Start")[0],
-    )
+    assert 403 == refused
+    assert sentence.startswith("The host `evil.example.com` is not one of this emulator's. ")
