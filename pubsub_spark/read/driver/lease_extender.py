@@ -161,7 +161,7 @@ class LeaseExtender:
             runtime=run.runtime,
             window=self._window,
         )
-        if len(failed.unanswered):
+        if len(failed.unanswered) or not failed.complete:
             return None
         self.extended += failed.taken - len(failed.refused)
         return len(failed.refused) > 0

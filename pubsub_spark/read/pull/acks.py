@@ -130,10 +130,13 @@ def extend(
     runtime: Runtime = SYSTEM,
     window: Window | None = None,
 ) -> FailedIds:
-    """Set the leases of messages to `seconds` from now. Return the ack ids that the service did not accept."""
+    """Set the leases of messages to `seconds` from now. Return the ack ids that the service did not accept.
+
+    After the deadline no more ids are taken: requests without time to be answered would only fill the uplink.
+    """
     empty = extend_request(subscription, seconds)
     call = connection.modify_ack_deadline
-    return _Sender(call, empty, ack_ids, deadline, "leases", math.inf, runtime, delays, window).send()
+    return _Sender(call, empty, ack_ids, deadline, "leases", deadline, runtime, delays, window).send()
 
 
 def acknowledge_request(subscription: str) -> Any:

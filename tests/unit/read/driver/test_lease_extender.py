@@ -12,6 +12,7 @@ import pytest
 
 from pubsub_spark.errors import StagingError
 from pubsub_spark.read.driver.times import ExtensionTimes
+from pubsub_spark.read.pull import acks
 from pubsub_spark.read.pull.lease import LEASE_SECONDS, STREAM_LEASE_SECONDS
 from tests.unit.read.driver.running import DUE, DUE_AGAIN, LONG, Running
 from tests.unit.read.service import Answer, Service, StatusError, ids
@@ -104,6 +105,21 @@ def test_unanswered_extension_is_tried_again_after_a_second(running: Running):
 
     assert [["ack-a"], ["ack-a"]] == extended(running)
     assert {(1, 0): DUE + 1 + LEASE_SECONDS} == running.leases()
+
+
+def test_extension_of_some_of_the_messages_is_none(running: Running, monkeypatch: pytest.MonkeyPatch):
+    """On a slow uplink its time is over before all ids are sent. The lease counts as the old one until they are."""
+    monkeypatch.setattr(acks, "MAX_IDS", 1)
+    running.stage(1, 0, *"abc")
+    running.extending(ExtensionTimes(tick=0.01, timeout=0.0))
+    running.advance(DUE)
+    running.until(lambda: len(extended(running)) >= 2)
+    assert {(1, 0): STREAM_LEASE_SECONDS} == running.leases()
+    running.advance(1.0)
+    running.until(lambda: len(extended(running)) >= 4)
+
+    assert {(1, 0): STREAM_LEASE_SECONDS} == running.leases()
+    assert {"ack-a", "ack-b"} == {ack_id for request in extended(running) for ack_id in request}
 
 
 def test_refused_extension_expires_the_lease(running: Running):

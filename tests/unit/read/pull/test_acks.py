@@ -337,6 +337,8 @@ class Link:
 
         return SimpleNamespace(result=result)
 
+    modify_ack_deadline = acknowledge
+
 
 @pytest.mark.parametrize("kilobytes_per_second", [15, 30, 60, 250, 100_000])
 def test_acks_take_the_time_of_their_bytes_on_any_uplink(kilobytes_per_second: float):
@@ -361,6 +363,17 @@ def test_small_part_does_not_hide_a_slow_uplink(kilobytes_per_second: float):
 
     assert link.sent < 1.1 * volume
     assert link.runtime.monotonic() < 1.5 * volume / (kilobytes_per_second * 1000) + 2
+
+
+def test_extension_that_takes_too_long_is_given_up():
+    """After its deadline no more ids are sent: requests without time to be answered would only fill the uplink."""
+    link = Link(30_000)
+    many = [f"{n:0190}" for n in range(30_000)]
+    failed = ask(link, ids(*many), 600, deadline=30.0, runtime=link.runtime)
+
+    assert (False, []) == (failed.complete, failed.refused.to_pylist())
+    assert 0 < failed.taken < len(many)
+    assert link.sent < 1.2 * 30 * 30_000
 
 
 def test_no_more_ids_are_taken_after_a_time():
