@@ -249,6 +249,8 @@ def messages(
     if as_json:
         print_json(records)
         return
+    if not found:
+        typer.echo("No unacknowledged message. `emulator run --record` also keeps acknowledged ones.", err=True)
     heading = ("message id", "published (UTC)", "state", "deliveries", "failures", "data")
     print_table(heading, [_message_row(record) for record in records])
 

@@ -74,6 +74,7 @@ def test_messages_are_shown(run: Run, emulator: Emulator):
     """`messages` shows state, deliveries and payload. The id of a subscription is one of the project."""
     emulator.create_topic("projects/my-project/topics/news")
     emulator.create_subscription("projects/my-project/subscriptions/all", "projects/my-project/topics/news")
+    assert "No unacknowledged message. `emulator run --record` also" in run("emulator", "messages", "all").stderr
     emulator.publish("projects/my-project/topics/news", "hello\x1b[1m", "x" * 100)
     client = Client(emulator.endpoint)
     with client.channel:
