@@ -369,6 +369,9 @@ def test_rows_are_cards_on_a_phone(page, furnished):
     assert "Backlog" in page.locator("td[data-label=Backlog]").first.evaluate(
         "each => getComputedStyle(each, '::before').content + getComputedStyle(each, '::before').display"
     )
+    page.goto(f"/page/{WAREHOUSE}")
+    assert "block" == page.locator(".settings td").first.evaluate(style, "display")
+    page.goto("/")
     page.set_viewport_size({"width": 700, "height": 844})
     assert "table-row" == page.locator("tr[data-name]").first.evaluate(style, "display")
     assert {"right"} == {each.evaluate(style, "textAlign") for each in page.locator("td.number").all()}
