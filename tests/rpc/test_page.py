@@ -25,7 +25,7 @@ from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.page.app import _documentation
 from pubsub_spark.schema.protobuf.protoc import compile_text
-from tests.rpc.conftest import SUB, TOPIC, Client
+from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
 from tests.servers import OwnProcess
 
 SCHEMA = "projects/p/schemas/flight"
@@ -623,10 +623,12 @@ def test_events_are_live(running, browser):
 
 
 def test_page_of_the_command(tmp_path):
-    """`pubsub-spark emulator` has the page: a topic made there is the topic that clients see."""
+    """`pubsub-spark emulator` prints the address of its page: a topic made there is the topic that clients see."""
     process = OwnProcess(tmp_path)
     process.start()
     try:
+        printed = [f"Page: http://{process.endpoint}/", f"export PUBSUB_EMULATOR_HOST={process.endpoint}"]
+        wait_until(lambda: printed == (tmp_path / "emulator.log").read_text().splitlines())
         host, _, port = process.endpoint.partition(":")
         browser = Browser(host, int(port))
         assert "The topic is created." in browser.act("create-topic", project="p", id="news")
