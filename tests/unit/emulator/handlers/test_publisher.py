@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from google.protobuf import field_mask_pb2, timestamp_pb2
 
@@ -282,3 +284,25 @@ def test_attributes_of_google_clients_are_accepted(pair):
     assert traced == dict(received.message.attributes)
     other = protos.PublishRequest(topic=TOPIC, messages=[{"attributes": {"googclient_other": "x"}}])
     assert "key=googclient_other" in refused(lambda: pair.publisher.publish(other.SerializeToString()))[1]
+
+
+def test_backlog_is_small_and_leaves_nothing(handlers):
+    """A message of 100 bytes, one of a thousand in a request, takes at most 150 bytes. Deleted ones leave no memory."""
+    request = protos.PublishRequest(topic=TOPIC, messages=[protos.PubsubMessage(data=b"x" * 100)] * 1000)
+    raw = request.SerializeToString()
+    held, left = [], []
+    tracemalloc.start()
+    for _ in range(4):
+        handlers.topic()
+        handlers.subscription()
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(50):
+            handlers.publisher.publish(bytes(bytearray(raw)))  # as from a socket: bytes of its own
+        held.append(tracemalloc.get_traced_memory()[0] - before)
+        handlers.delete_subscription()
+        handlers.publisher.delete_topic(protos.DeleteTopicRequest(topic=TOPIC))
+        left.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+
+    assert 100 < max(held) / 50_000 < 150
+    assert max(left[1:]) - left[0] < 50_000
