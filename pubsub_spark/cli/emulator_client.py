@@ -30,9 +30,10 @@ def ask(endpoint: str, method: str, verb: str, **fields: Any) -> Any:
             exit_with(json.loads(error.read())["error"]["message"])
         exit_with(f"`{endpoint}` has no verb `{verb}`. Only `pubsub-spark emulator` has it.")
     except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
         exit_with(
-            f"No emulator answers at `{endpoint}`: {getattr(error, 'reason', error)}. Start one with `pubsub-spark "
-            "emulator start`, or name its address with `--endpoint`."
+            f"No emulator answers at `{endpoint}`: {getattr(reason, 'strerror', None) or reason}. Start one with "
+            "`pubsub-spark emulator start`, or name its address with `--endpoint`."
         )
 
 

@@ -99,7 +99,7 @@ def test_no_emulator_is_one_sentence(run: Run, environment: dict[str, str]):
     """Without an emulator the error has the command to start one."""
     environment["PUBSUB_EMULATOR_HOST"] = "127.0.0.1:1"
     assert (
-        "No emulator answers at `127.0.0.1:1`: [Errno 111] Connection refused. Start one with `pubsub-spark emulator "
+        "No emulator answers at `127.0.0.1:1`: Connection refused. Start one with `pubsub-spark emulator "
         "start`, or name its address with `--endpoint`.\n"
     ) == run("emulator", "reset", code=1).stderr
 
