@@ -78,10 +78,10 @@ def _message(schema: Any) -> dict[str, Any]:
 
 def _operation(subscription: Any) -> dict[str, Any]:
     channel = _id(subscription.topic).replace("~", "~0").replace("%", "%25")  # both mean something in a `$ref`
-    made: dict[str, Any] = {"action": "receive", "channel": {"$ref": f"#/channels/{channel}"}}
+    operation: dict[str, Any] = {"action": "receive", "channel": {"$ref": f"#/channels/{channel}"}}
     if subscription.enable_message_ordering:
-        made["x-enable-message-ordering"] = True
-    return made
+        operation["x-enable-message-ordering"] = True
+    return operation
 
 
 def _id(name: str) -> str:

@@ -69,8 +69,8 @@ def run(service: Service, file: Path, dry_run: bool = False, quiet: bool = False
             try:
                 applying.carry_out(admin, step)
             except PubSubError as error:
-                made = ", ".join(f"{step.kind} `{step.resource.name}`" for step in planned.changes[:done])
-                so_far = f"{done} of {len(planned.changes)} changes are made{f' ({made})' if made else ''}"
+                applied = ", ".join(f"{step.kind} `{step.resource.name}`" for step in planned.changes[:done])
+                so_far = f"{done} of {len(planned.changes)} changes are made{f' ({applied})' if applied else ''}"
                 exit_with(f"{error} {so_far}. Run it again for the others.")
     return planned
 

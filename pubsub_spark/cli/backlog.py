@@ -115,10 +115,10 @@ def comes_within(seconds: float, interrupted: SimpleQueue[int]) -> bool:
     """
     end = time.monotonic() + seconds
     while interrupted.empty():
-        rest = end - time.monotonic()
-        if rest <= 0:
+        remaining = end - time.monotonic()
+        if remaining <= 0:
             return False
-        threading.Event().wait(min(rest, _POLL_SECONDS))
+        threading.Event().wait(min(remaining, _POLL_SECONDS))
     return True
 
 

@@ -378,8 +378,8 @@ def message_out_and_in(admin: Admin, topic: str | None, project: str | None) -> 
             if topic is None:
                 admin.create("topics", types.Topic(name=on), on)
                 ending.callback(_deleted, admin, "topics", on, findings)
-            made = types.Subscription(name=subscription, topic=on)
-            admin.create("subscriptions", made, subscription)
+            resource = types.Subscription(name=subscription, topic=on)
+            admin.create("subscriptions", resource, subscription)
             ending.callback(_deleted, admin, "subscriptions", subscription, findings)
             findings += _sent_and_pulled(admin, on, subscription)
         except PubSubError as error:

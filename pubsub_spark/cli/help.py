@@ -73,10 +73,10 @@ class Command(_Help, TyperCommand):
                 rows["Arguments"].append((_usage(parameter), record[1]))
             else:
                 rows["Options"].append((_KIND.sub(_word, record[0]), record[1]))
-        for title, several in rows.items():
-            if several:
+        for title, records in rows.items():
+            if records:
                 with formatter.section(title):
-                    formatter.write_dl(several)
+                    formatter.write_dl(records)
 
 
 class Group(_Help, TyperGroup):

@@ -65,10 +65,10 @@ def publish(
     with service.connect() as admin, printed_at_the_end(service.as_json, {"messageIds": ids}):
         encoded = _encoded(admin, name, payloads) if encode == "topic" else payloads
         for batch in progress(_requests(encoded), "publishing"):
-            made = [
+            messages = [
                 types.PubsubMessage(data=data, attributes=attributes, ordering_key=ordering_key or "") for data in batch
             ]
-            published = _published(admin, name, made, encode)
+            published = _published(admin, name, messages, encode)
             ids += published
             if not service.as_json:
                 typer.echo("\n".join(published))
@@ -196,9 +196,9 @@ def _temporary_subscription(admin: Admin, topic: str) -> str:
     project = topic.split("/")[1]
     name = f"projects/{project}/subscriptions/pubsub-spark-tail-{uuid.uuid4().hex[:12]}"
     ttl = datetime.timedelta(seconds=_EXPIRATION_SECONDS)
-    made = types.Subscription(name=name, topic=topic, expiration_policy={"ttl": ttl}, message_retention_duration=ttl)
+    wanted = types.Subscription(name=name, topic=topic, expiration_policy={"ttl": ttl}, message_retention_duration=ttl)
     try:
-        admin.create("subscriptions", made, name)
+        admin.create("subscriptions", wanted, name)
     except MissingError as error:
         of_that_id = topic.replace("/topics/", "/subscriptions/")
         try:

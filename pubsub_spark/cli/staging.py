@@ -102,5 +102,5 @@ def _streams(location: str | None, credentials_file: str | None) -> list[StagedS
     from ..read.staging.streams import find
     from ..service_options import ServiceOptions
 
-    given = {} if credentials_file is None else {"credentialsFile": credentials_file}
-    return find(location or default_location(), credentials_json(ServiceOptions.parse(given, {})))
+    options = {} if credentials_file is None else {"credentialsFile": credentials_file}
+    return find(location or default_location(), credentials_json(ServiceOptions.parse(options, {})))

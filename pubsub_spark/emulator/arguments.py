@@ -54,9 +54,9 @@ def _refuse_unknown(message_type: Any, settings: Mapping[str, Any]) -> None:
 
 def with_durations(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with Durations instead of seconds, if the resource, or a policy in it, has those."""
-    made = {name: with_durations(value) if isinstance(value, Mapping) else value for name, value in settings.items()}
-    seconds = {name: value for name, value in made.items() if name in _DURATIONS and isinstance(value, int | float)}
-    return made | {name: _duration(name, value) for name, value in seconds.items()}
+    fields = {name: with_durations(value) if isinstance(value, Mapping) else value for name, value in settings.items()}
+    seconds = {name: value for name, value in fields.items() if name in _DURATIONS and isinstance(value, int | float)}
+    return fields | {name: _duration(name, value) for name, value in seconds.items()}
 
 
 def _duration(name: str, seconds: float) -> Any:

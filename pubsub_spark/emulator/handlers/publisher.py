@@ -164,16 +164,16 @@ class Publisher:
             )
             for message in request.messages
         ]
-        made = protos.PublishRequest(topic=request.topic)
+        transformed = protos.PublishRequest(topic=request.topic)
         outcomes = runner.run(messages)
         for index, (outcome, message) in enumerate(zip(outcomes, request.messages, strict=True)):
             if isinstance(outcome, TransformError):
                 raise invalid(f"The message transform {outcome} (topic={request.topic}, message={index}).")
             if outcome is not None:
                 key = message.ordering_key
-                made.messages.add(data=outcome.data, attributes=dict(outcome.attributes), ordering_key=key)
+                transformed.messages.add(data=outcome.data, attributes=dict(outcome.attributes), ordering_key=key)
         kept = [index for index, outcome in enumerate(outcomes) if outcome is not None]
-        ids = iter(self._publish_made(made, topic, kept, answer) if made.messages else ())
+        ids = iter(self._publish_made(transformed, topic, kept, answer) if transformed.messages else ())
         dropped = (str(next(self._dropped_ids)) if outcome is None else str(next(ids)) for outcome in outcomes)
         response: bytes = protos.PublishResponse(message_ids=dropped).SerializeToString()
         return response

@@ -62,11 +62,11 @@ class StreamOverError(asyncio.CancelledError):
 
 
 class Untransformed(NamedTuple):
-    """A response whose messages are to be transformed. The `rest` of it must be sent if it has confirmations."""
+    """A response whose messages are to be transformed. Its other `fields` must be sent if they have confirmations."""
 
     batch: Batch
     runner: Runner
-    rest: bytes
+    fields: bytes
     must_be_sent: bool
 
 
@@ -178,11 +178,11 @@ class Stream:
 
     async def _transformed(self, response: Untransformed) -> bytes:
         """Return the response after the transforms, or no bytes if they dropped everything and nothing else is left."""
-        batch, runner, rest, must_be_sent = response
+        batch, runner, fields, must_be_sent = response
         received = await self._subscriber.transformed(self._subscription, batch, runner)
         if not received:
             self._unsent = range(0)
-        return received + rest if received or must_be_sent else b""
+        return received + fields if received or must_be_sent else b""
 
     def _next(self) -> bytes | Untransformed | None:
         """Return the next response, or None if there is nothing to send yet."""
@@ -204,10 +204,10 @@ class Stream:
             self.messages += len(batch)
             confirmations, self._confirmations = self._confirmations, []
             self._confirming = bool(confirmations)
-            rest = _properties(subscription) + b"".join(response.SerializeToString() for response in confirmations)
+            fields = _properties(subscription) + b"".join(response.SerializeToString() for response in confirmations)
             if runner is not None and batch:
-                return Untransformed(batch, runner, rest, bool(confirmations))
-            return self._subscriber.received(subscription, batch) + rest
+                return Untransformed(batch, runner, fields, bool(confirmations))
+            return self._subscriber.received(subscription, batch) + fields
 
     def _apply(self, request: Any) -> None:
         """Apply the acks and deadlines of one request, and its new deadline for the stream."""

@@ -173,8 +173,8 @@ class Subscriber:
 
     def acknowledge(self, raw: bytes) -> bytes:
         limits.check_payload(len(raw), limits.MAX_ACK_REQUEST_BYTES)
-        name, rest = wire_format.subscription_and_rest(raw)
-        numbers: Sequence[int] | None = wire_format.ack_ids_of(name).numbers_in(rest)
+        name, remaining = wire_format.subscription_and_rest(raw)
+        numbers: Sequence[int] | None = wire_format.ack_ids_of(name).numbers_in(remaining)
         if numbers is None:
             request = protos.AcknowledgeRequest.FromString(raw)
             limits.check_ack_ids(request.ack_ids)
@@ -269,9 +269,9 @@ class Subscriber:
             raise limits.malformed_ack_id(str(malformed)) from None
 
 
-def _frame(message: Message, made: Transformable) -> bytes:
+def _frame(message: Message, result: Transformable) -> bytes:
     """Return the bytes of a transformed message, with the id, time and key of the original."""
-    body = protos.PubsubMessage(data=made.data, attributes=dict(made.attributes), ordering_key=message.key)
+    body = protos.PubsubMessage(data=result.data, attributes=dict(result.attributes), ordering_key=message.key)
     published = wire_format.publish_time_field(message.published)
     [frame] = wire_format.message_frames([body.SerializeToString()], message.number, published)
     return frame
@@ -315,8 +315,8 @@ def _configure(broker: Broker, subscription: Subscription, changed: Any, now: fl
 
 def _wait_seconds(deadline: float | None, now: float) -> float:
     """Return the seconds that a Pull waits for a message."""
-    rest = _PULL_WAIT_SECONDS if deadline is None else deadline - now - _PULL_MARGIN_SECONDS
-    return max(0.0, min(_PULL_WAIT_SECONDS, rest))
+    remaining = _PULL_WAIT_SECONDS if deadline is None else deadline - now - _PULL_MARGIN_SECONDS
+    return max(0.0, min(_PULL_WAIT_SECONDS, remaining))
 
 
 def _check_dead_letter(broker: Broker, kept: Any) -> None:

@@ -69,11 +69,11 @@ class FormField(NamedTuple):
 
 def fields_of(definition: Definition) -> list[FormField] | None:
     """Return the fields of a form for messages of a schema, or None if it is not the schema of a record."""
-    made: Any = definition
+    schema: Any = definition
     if definition.type == "AVRO":
-        return None if made.root.kind != "record" else list(_avro_fields(made.root))
+        return None if schema.root.kind != "record" else list(_avro_fields(schema.root))
     if definition.type == "PROTOCOL_BUFFER":
-        return list(_protobuf_fields(made.message))
+        return list(_protobuf_fields(schema.message))
     return None
 
 
@@ -92,11 +92,11 @@ def payload(definition: Definition, encoding: Encoding, filled_in: Mapping[str, 
     definition.validate(data, "JSON")
     if encoding == "JSON":
         return data
-    made: Any = definition
+    schema: Any = definition
     if definition.type == "AVRO":
-        written: bytes = made.datum.write(made.read_json(data))
+        written: bytes = schema.datum.write(schema.read_json(data))
         return written
-    serialized: bytes = made.message_class.SerializeToString(made.read(data, "JSON"))
+    serialized: bytes = schema.message_class.SerializeToString(schema.read(data, "JSON"))
     return serialized
 
 

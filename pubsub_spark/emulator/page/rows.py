@@ -88,11 +88,11 @@ def duration(seconds: float | None) -> str:
         return "none"
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    rest, said = float(seconds), list[str]()
+    remaining, said = float(seconds), list[str]()
     for unit, name in (*_UNITS, (1.0, "s")):
-        if rest >= unit and len(said) < 2:
-            said.append(f"{rest // unit:,.0f} {name}")
-            rest %= unit
+        if remaining >= unit and len(said) < 2:
+            said.append(f"{remaining // unit:,.0f} {name}")
+            remaining %= unit
     return " ".join(said)
 
 

@@ -41,9 +41,9 @@ DEFAULT_DELIVERY_ATTEMPTS = 5
 
 def go_duration(seconds: float) -> str:
     """Return seconds in the service's format: 9m59s, 10m, 744h."""
-    hours, rest = divmod(abs(seconds), HOUR)
-    minutes, rest = divmod(rest, MINUTE)
-    parts = [(f"{hours:.0f}h", hours), (f"{minutes:.0f}m", minutes), (f"{rest:.9g}s", rest)]
+    hours, remaining = divmod(abs(seconds), HOUR)
+    minutes, remaining = divmod(remaining, MINUTE)
+    parts = [(f"{hours:.0f}h", hours), (f"{minutes:.0f}m", minutes), (f"{remaining:.9g}s", remaining)]
     text = "".join(part for part, amount in parts if amount) or "0s"
     return f"-{text}" if seconds < 0 else text
 

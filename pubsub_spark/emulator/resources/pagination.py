@@ -23,9 +23,9 @@ def page(items: Iterable[str], request: Any) -> tuple[list[str], str]:
         raise limits.out_of_bounds("page_size", size, 0, limits.MAX_PAGE_SIZE)
     mark = _mark(request)
     after = _decode(request.page_token, mark) if request.page_token else ""
-    rest = sorted(item for item in items if item > after)
+    remaining = sorted(item for item in items if item > after)
     size = size or limits.DEFAULT_PAGE_SIZE
-    return rest[:size], _encode(rest[size - 1], mark) if len(rest) > size else ""
+    return remaining[:size], _encode(remaining[size - 1], mark) if len(remaining) > size else ""
 
 
 def of_project(resources: Mapping[str, Any], request: Any) -> tuple[list[Any], str]:

@@ -162,8 +162,8 @@ class Engine:
         wakeup = Wakeup()
         sleeper = self.consumer(wakeup=wakeup)
         ends = self.now() + seconds
-        while not sleeper.closed and (rest := ends - self.now()) > 0:
-            await wakeup.wait(rest)
+        while not sleeper.closed and (remaining := ends - self.now()) > 0:
+            await wakeup.wait(remaining)
         return not sleeper.closed
 
     def cancel_all(self) -> None:

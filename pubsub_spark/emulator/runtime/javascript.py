@@ -164,18 +164,18 @@ def _outcome(answer: Any, message: Transformable) -> Outcome:
     """Return the function's result for a message."""
     if "error" in answer:
         return TransformError(answer["error"])
-    made = answer.get("made")
-    if made is None:
+    result = answer.get("made")
+    if result is None:
         return None
-    if not isinstance(made, dict) or not isinstance(made.get("data"), str):
+    if not isinstance(result, dict) or not isinstance(result.get("data"), str):
         return TransformError("it must return null or an object with the text `data`")
-    if others := sorted(made.keys() - _FIELDS):
+    if others := sorted(result.keys() - _FIELDS):
         return TransformError(f"it returned `{others[0]}`, but only `data` and `attributes` can be changed")
-    attributes = made.get("attributes", message.attributes)
+    attributes = result.get("attributes", message.attributes)
     if not isinstance(attributes, Mapping) or not all(isinstance(value, str) for value in attributes.values()):
         return TransformError("`attributes` must be an object of texts")
     try:
-        data = made["data"].encode()
+        data = result["data"].encode()
         json.dumps(dict(attributes), ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return TransformError("it returned half of a surrogate pair, which is no text")

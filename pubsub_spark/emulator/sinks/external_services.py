@@ -21,12 +21,12 @@ _BIGTABLE = "BIGTABLE_EMULATOR_HOST"  # Google's clients of Bigtable also read i
 
 def destinations(options: EmulatorOptions) -> Destinations:
     """Return a factory of destinations for each configuration that runs. Raise OSError if one cannot be used."""
-    made: dict[str, Callable[[Any], Destination]] = {}
+    factories: dict[str, Callable[[Any], Destination]] = {}
     if options.storage_root is not None:
         from pubsub_spark.emulator.sinks.cloud_storage import Bucket
         from pubsub_spark.emulator.sinks.storage_root import StorageRoot
 
-        made["cloud_storage_config"] = partial(Bucket, StorageRoot(str(options.storage_root)))
+        factories["cloud_storage_config"] = partial(Bucket, StorageRoot(str(options.storage_root)))
     if options.bigquery_root is not None and options.bigquery_endpoint is not None:
         raise OSError("BigQuery is in files or behind an endpoint. Set either `bigquery_root` or `bigquery_endpoint`.")
     if options.bigquery_root is not None:
@@ -35,32 +35,32 @@ def destinations(options: EmulatorOptions) -> Destinations:
 
         root = Path(options.bigquery_root)
         check_root(root)
-        made["bigquery_config"] = lambda config: BigQuery(DuckDbTable(root, config.table), config)
+        factories["bigquery_config"] = lambda config: BigQuery(DuckDbTable(root, config.table), config)
     if (endpoint := options.bigquery_endpoint) is not None:
         from pubsub_spark.emulator.sinks.bigquery import BigQuery
         from pubsub_spark.emulator.sinks.bigquery_rest import RestTable
 
-        made["bigquery_config"] = lambda config: BigQuery(RestTable(endpoint, config.table), config)
+        factories["bigquery_config"] = lambda config: BigQuery(RestTable(endpoint, config.table), config)
     if address := os.environ.get(_BIGTABLE):
         from pubsub_spark.emulator.sinks.bigtable import BigtableTable
 
-        made["bigtable_config"] = partial(BigtableTable, address)
-    return made
+        factories["bigtable_config"] = partial(BigtableTable, address)
+    return factories
 
 
 def sources(options: EmulatorOptions) -> Sources:
     """Return a factory of sources for each configuration that runs. Raise OSError if one cannot be used."""
-    made: dict[str, Callable[[Any, Marks], IngestionSource]] = {}
+    factories: dict[str, Callable[[Any, Marks], IngestionSource]] = {}
     if options.storage_root is not None:
         from pubsub_spark.emulator.sinks.ingestion_cloud_storage import CloudStorageSource
         from pubsub_spark.emulator.sinks.storage_root import StorageRoot
 
-        made["cloud_storage"] = partial(CloudStorageSource, StorageRoot(str(options.storage_root)))
+        factories["cloud_storage"] = partial(CloudStorageSource, StorageRoot(str(options.storage_root)))
     if options.kinesis_endpoint is not None:
         from pubsub_spark.emulator.sinks.ingestion_kinesis import KinesisSource
 
         _require("boto3", "boto3", "Ingestion from Kinesis")
-        made["aws_kinesis"] = partial(KinesisSource, options.kinesis_endpoint)
+        factories["aws_kinesis"] = partial(KinesisSource, options.kinesis_endpoint)
     if options.kafka_config is not None and options.kafka_endpoint is None:
         raise OSError("`kafka_config` has settings for a broker. Set that broker as `kafka_endpoint`.")
     if options.kafka_endpoint is not None:
@@ -68,11 +68,11 @@ def sources(options: EmulatorOptions) -> Sources:
 
         _require("confluent_kafka", "confluent-kafka", "Ingestion from Kafka")
         properties = read_properties(options.kafka_config) if options.kafka_config is not None else {}
-        made |= {
+        factories |= {
             name: partial(KafkaSource, service, options.kafka_endpoint, properties)
             for name, service in SERVICES.items()
         }
-    return made
+    return factories
 
 
 def _require(module: str, package: str, use: str) -> None:

@@ -88,10 +88,10 @@ class KafkaSource:
         for record in records:
             if record.error() is None:
                 partitions[record.partition()].append(record)
-        for partition, some in partitions.items():
-            messages = (_message(record, kafka.TIMESTAMP_NOT_AVAILABLE) for record in some)
+        for partition, batch in partitions.items():
+            messages = (_message(record, kafka.TIMESTAMP_NOT_AVAILABLE) for record in batch)
             where = f"partition {partition} of `{self._topic}`"
-            yield Portion(where, messages, self._part(partition), str(some[-1].offset() + 1))
+            yield Portion(where, messages, self._part(partition), str(batch[-1].offset() + 1))
         if errors:
             raise self._failed(errors[0], kafka.KafkaError)
 

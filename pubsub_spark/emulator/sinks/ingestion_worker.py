@@ -58,8 +58,8 @@ class IngestionWorkers:
         self._end(name)
         if source in self._sources:
             topic = self._engine.broker.topics[name]
-            made = self._sources[source](settings, topic.ingested)
-            self._workers[name] = IngestionWorker(topic, _stateless(settings), made, self._engine, self._publish)
+            opened = self._sources[source](settings, topic.ingested)
+            self._workers[name] = IngestionWorker(topic, _stateless(settings), opened, self._engine, self._publish)
 
     def _end(self, name: str) -> None:
         if (worker := self._workers.pop(name, None)) is not None:

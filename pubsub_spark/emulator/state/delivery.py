@@ -126,10 +126,10 @@ class BatchBuilder:
             if not fits:
                 return publication
             size = ends[fits - 1]
-        publication, rest = publication.split(fits)
+        publication, remaining = publication.split(fits)
         self.parts.append(publication)
         self._lessen(fits, size)
-        return rest
+        return remaining
 
     def deliveries(self) -> list[Delivery]:
         """Return the Delivery of each message, a new one for a fresh message."""

@@ -30,10 +30,10 @@ class FreshQueue:
         """Move messages into the batch while it has room. Yield their publish times and numbers of messages."""
         while self.publications and batch.has_room:
             publication = self.publications.popleft().unpacked()
-            rest = batch.fill(publication)
-            if rest is not None:
-                self.publications.appendleft(rest)
-            taken = len(publication) - len(rest or ())
+            remaining = batch.fill(publication)
+            if remaining is not None:
+                self.publications.appendleft(remaining)
+            taken = len(publication) - len(remaining or ())
             self.count -= taken
             if taken:
                 yield publication.published, taken

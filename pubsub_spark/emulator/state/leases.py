@@ -142,31 +142,31 @@ class Leases:
     def end_runs(self, numbers: Sequence[int]) -> tuple[list[ContiguousLeases], list[int]]:
         """End leases with consecutive numbers in a batch. Return those, and the numbers that are left to end."""
         runs: list[ContiguousLeases] = []
-        rest: list[int] = []
+        remaining: list[int] = []
         for run in _runs(numbers):
             batch = self._all_leased(run)
             if batch is None:
-                rest += run
+                remaining += run
                 continue
-            places = slice(run.start - batch.first, run.stop - batch.first)
-            frames: list[bytes] = batch.entries[places]  # type: ignore[assignment]  # there is no Delivery
-            batch.entries[places] = [None] * len(run)
+            positions = slice(run.start - batch.first, run.stop - batch.first)
+            frames: list[bytes] = batch.entries[positions]  # type: ignore[assignment]  # there is no Delivery
+            batch.entries[positions] = [None] * len(run)
             self._lessen(batch, len(run))
             runs.append(ContiguousLeases(run, frames, batch.origins, batch.holder, batch.modacks))
-        return runs, rest
+        return runs, remaining
 
     def extend_batches(self, numbers: Sequence[int], deadline: float) -> list[int]:
         """Set another deadline for batches that `numbers` has completely. Return the numbers left to extend."""
-        rest: list[int] = []
+        remaining: list[int] = []
         for run in _runs(numbers):
             batch = self._all_leased(run)
             if batch is None or len(run) < len(batch.entries):
-                rest += run
+                remaining += run
                 continue
             batch.deadline = deadline
             batch.modacks += 1
             self._expect(deadline, run)
-        return rest
+        return remaining
 
     def _all_leased(self, run: range) -> LeaseBatch | None:
         """Return the batch if it leases every number of the run and has no Delivery, or None."""

@@ -120,8 +120,8 @@ class Publication:
         """Return the first `size` messages, and the others (None if no others remain)."""
         if size >= len(self.frames):
             return self, None
-        rest = Publication(self.first + size, self.published, self.key, self.frames[size:])
-        return Publication(self.first, self.published, self.key, self.frames[:size]), rest
+        remaining = Publication(self.first + size, self.published, self.key, self.frames[size:])
+        return Publication(self.first, self.published, self.key, self.frames[:size]), remaining
 
 
 def publications(messages: Iterable[Message]) -> Iterator[Publication]:
@@ -137,10 +137,10 @@ def union(*sources: Iterable[Publication]) -> Iterator[Publication]:
     """Yield each message of the sources once, in the order of the numbers. A message is the same in all of them."""
     end = 0
     for publication in sorted(chain(*sources), key=attrgetter("first")):
-        rest = publication if publication.first >= end else publication.split(end - publication.first)[1]
-        if rest is not None:
-            yield rest
-            end = rest.first + len(rest.frames)
+        remaining = publication if publication.first >= end else publication.split(end - publication.first)[1]
+        if remaining is not None:
+            yield remaining
+            end = remaining.first + len(remaining.frames)
 
 
 # The parts of a publication, each with whether a Seek makes it unacked.
@@ -164,11 +164,11 @@ def ranges(sorted_publications: Iterable[Publication]) -> list[range]:
 def among(publication: Publication, numbers: Sequence[range]) -> Iterator[tuple[Publication, bool]]:
     """Yield the parts of a publication, each with whether its numbers are in one of the sorted ranges."""
     index = bisect_right(numbers, publication.first, key=attrgetter("stop"))
-    rest: Publication | None = publication
-    while rest is not None:
+    remaining: Publication | None = publication
+    while remaining is not None:
         start, stop = (numbers[index].start, numbers[index].stop) if index < len(numbers) else (sys.maxsize,) * 2
-        is_in = start <= rest.first
-        part, rest = rest.split((stop if is_in else start) - rest.first)
+        is_in = start <= remaining.first
+        part, remaining = remaining.split((stop if is_in else start) - remaining.first)
         yield part, is_in
         index += is_in
 

@@ -80,8 +80,8 @@ class Schemas:
 
     def delete_revision(self, schema: Schema, revision: Revision) -> Schema:
         """Delete one of several revisions. Return the schema without it."""
-        rest = tuple(other for other in schema.revisions if other is not revision)
-        changed = self._schemas[schema.name] = schema._replace(revisions=rest)
+        revisions = tuple(other for other in schema.revisions if other is not revision)
+        changed = self._schemas[schema.name] = schema._replace(revisions=revisions)
         self._events.append(Updated(schema.name, changed))
         return changed
 

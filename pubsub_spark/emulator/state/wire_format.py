@@ -68,8 +68,8 @@ def attribute_fields(attributes: Mapping[str, str]) -> bytes:
 def publish_time_field(published: float) -> bytes:
     """Return PubsubMessage.publish_time. Both parts are written even if zero, to replace those of a publisher."""
     milliseconds = round(published * 1000)
-    seconds, rest = divmod(milliseconds, 1000)
-    return _field(_PUBLISH_TIME, b"\x08" + varint(seconds) + b"\x10" + varint(rest * 1_000_000))
+    seconds, remainder = divmod(milliseconds, 1000)
+    return _field(_PUBLISH_TIME, b"\x08" + varint(seconds) + b"\x10" + varint(remainder * 1_000_000))
 
 
 def message_frames(bodies: Sequence[bytes], first_id: int, publish_time: bytes) -> list[bytes]:
@@ -95,10 +95,10 @@ def _decimals(numbers: range) -> list[bytes]:
     """Return numbers of at least four digits as text. A thousand of them share all but three digits."""
     texts: list[bytes] = []
     while numbers:
-        thousands, rest = divmod(numbers.start, 1000)
+        thousands, remainder = divmod(numbers.start, 1000)
         head = b"%d" % thousands
-        texts += [head + digits for digits in _THOUSAND[rest : rest + len(numbers)]]
-        numbers = numbers[1000 - rest :]
+        texts += [head + digits for digits in _THOUSAND[remainder : remainder + len(numbers)]]
+        numbers = numbers[1000 - remainder :]
     return texts
 
 
@@ -134,8 +134,8 @@ def bodies_of_data_alone(raw: bytes) -> list[bytes] | None:
 
 def _is_repeated(raw: bytes, at: int, head_end: int, end: int) -> bool:
     """Return whether all following records are as long as the one from `at` to `end` and have its head."""
-    count, rest = divmod(len(raw) - at, end - at)
-    return not rest and all(raw[i :: end - at] == raw[i : i + 1] * count for i in range(at, head_end))
+    count, remainder = divmod(len(raw) - at, end - at)
+    return not remainder and all(raw[i :: end - at] == raw[i : i + 1] * count for i in range(at, head_end))
 
 
 def message_body(frame: bytes) -> bytes:

@@ -317,5 +317,5 @@ class _Half(asyncio.Protocol):
 
 def _grpc_address(name: Any) -> str:
     """Return the address of a socket in gRPC's form. None is that of a client that has left."""
-    host, port, *rest = name or ("unknown", 0)
-    return f"ipv6:[{host}]:{port}" if rest else f"ipv4:{host}:{port}"
+    host, port, *ipv6_fields = name or ("unknown", 0)
+    return f"ipv6:[{host}]:{port}" if ipv6_fields else f"ipv4:{host}:{port}"

@@ -201,14 +201,14 @@ def _fill(message: Any, document: dict[str, Any]) -> None:
 
 def _nested(message: descriptor.Descriptor, name: str, text: str) -> dict[str, Any]:
     """Return a query parameter `a.b=text` as the JSON `{"a": {"b": text}}`, with the types of that JSON."""
-    head, _, rest = name.partition(".")
+    head, _, tail = name.partition(".")
     field = message.fields_by_camelcase_name.get(head) or message.fields_by_name.get(head)
     if field is None:
         raise invalid(f'Invalid JSON payload received. Unknown name "{name}": Cannot bind query parameter.')
-    if rest:
+    if tail:
         if field.message_type is None:
             raise invalid(f'Invalid JSON payload received. Unknown name "{name}": Cannot bind query parameter.')
-        return {head: _nested(field.message_type, rest, text)}
+        return {head: _nested(field.message_type, tail, text)}
     value: Any = text
     if field.type == field.TYPE_BOOL:
         value = {"true": True, "false": False}.get(text, text)
