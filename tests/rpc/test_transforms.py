@@ -218,7 +218,7 @@ def test_push_sends_what_functions_make(client, emulator):
         (
             [{"compression": {"compression_algorithm": 1, "compression_mode": 1}}],
             "UNIMPLEMENTED",
-            "of JavaScript alone",
+            "of JavaScript only",
         ),
     ],
     ids=["syntax", "name", "loop", "size", "six", "kind"],
