@@ -11,7 +11,8 @@ from pubsub_spark.read.offset import Offset
 def test_start_is_a_new_stream_each_time():
     """Two new checkpoints never meet in one staging area."""
     assert Offset.start().stream != Offset.start().stream
-    assert 0 == Offset.start().batch
+    start = Offset.start("projects/p/subscriptions/s")
+    assert (0, "projects/p/subscriptions/s", None) == (start.batch, start.subscription, start.area)
 
 
 def test_json_and_back():
@@ -19,6 +20,7 @@ def test_json_and_back():
     offset = Offset("s", 7)
     assert {"version": 1, "stream": "s", "batch": 7} == offset.to_json()
     assert offset == Offset.from_json(json.loads(json.dumps(offset.to_json())))
+    assert offset == Offset.from_json({"version": 1, "stream": "s", "batch": 7})
 
 
 def test_subscription_is_kept():
@@ -27,6 +29,13 @@ def test_subscription_is_kept():
     assert offset == Offset.from_json(offset.to_json())
     assert offset.subscription == offset.next.subscription
     assert "subscription" not in Offset("s", 7).to_json()
+
+
+def test_area_is_kept():
+    """A checkpoint names the staging area of its last batch by a digest."""
+    offset = Offset("s", 7, area="0c8f")
+    assert {"version": 1, "stream": "s", "batch": 7, "area": "0c8f"} == offset.to_json()
+    assert offset == Offset.from_json(offset.to_json())
 
 
 def test_next_stays_in_its_stream():

@@ -97,6 +97,21 @@ def test_runs_of_a_minute_that_is_over_are_merged():
     assert [(1260, 2, 101), (1320, 3, 1)] == [(run.until, run.batch, run.count) for run in in_doubt.runs]
 
 
+def test_restarts_pile_up_no_files():
+    """Of the runs whose time is over those of a day are one. The others stay as they are."""
+    day = 86400.0
+    in_doubt = InDoubt("x-")
+    for path, texts, until in [("a", "1", -2.5 * day), ("b", "2", -2.2 * day), ("c", "3", 0.0), ("d", "4", 60.0)]:
+        in_doubt.load(path, ids(texts), 1, until)
+    in_doubt.load("e", ids("5"), 1, 120.0)
+
+    in_doubt.join(now=0.0)
+
+    assert ["x-1", "c", "d", "e"] == [run.path for run in in_doubt.runs]
+    assert [-2.2 * day, 0.0, 60.0, 120.0] == [run.until for run in in_doubt.runs]
+    assert [True] * 5 == found(in_doubt, "1", "2", "3", "4", "5")
+
+
 def test_file_is_obsolete_when_no_run_and_no_planned_batch_needs_it():
     """A task may still read the file of a run that was merged or forgotten."""
     in_doubt = InDoubt("x-")

@@ -209,6 +209,26 @@ def test_messages_whose_acks_were_refused_are_leased() -> None:
     assert [False, True] == [made.is_settled(now) for now in (59.0, 60.0)]
 
 
+def test_a_query_is_settled_when_it_holds_no_lease() -> None:
+    """Neither of a redelivery whose ack is not answered, nor of a batch that is not committed or not acknowledged."""
+    made, nothing = ledger(), np.empty((2, 0), np.uint64)
+    assert made.is_settled(0)
+    receipts = pa.record_batch({"ack_id": ["x"], "message_id": ["a"]})
+    made.redelivered(Redelivered(Lease(0, PULL_LEASE), receipts, has_keys=False))
+    assert not made.is_settled(0)
+    made.take_redelivered()
+    assert not made.is_settled(0)
+    made.redelivered_answered(nothing, nothing, 0, leased_until=50.0)
+    made.redelivered_answered(nothing, nothing, 0)
+    assert [False, True] == [made.is_settled(now) for now in (49.0, 50.0)]
+    made.plan(1, 50)
+    assert not made.is_settled(50)
+    made.commit(1, {1: (10, FOOTER)})
+    assert not made.is_settled(50)
+    settle(made, 50)
+    assert made.is_settled(50)
+
+
 def test_the_leases_of_a_replay_have_ended() -> None:
     """The leases of a batch that an earlier run staged are unknown, so its ids are in doubt once it is committed."""
     made = ledger()

@@ -50,6 +50,7 @@ def test_driver_stream_uses_up_budget():
 def test_every_share_has_room_for_a_byte():
     """A limit of 0 bytes would be none. Fewer bytes than tasks are one for each."""
     assert [1, 1, 1] == [share.max_bytes for share in shares(Budget(10, 2), 3)]
+    assert "[3, 3, 3]" == str([share.max_bytes for share in shares(Budget(10, 11), 3)])  # whole bytes
 
 
 def test_spent_budget_asks_nobody():
@@ -92,6 +93,7 @@ def test_pull_that_has_caught_up_means_no_more():
     assert not is_backlogged([footer(10, "caughtUp"), footer(3, "idle")])
     assert is_backlogged([footer(10, "caughtUp"), footer(3, "period")])
     assert is_backlogged([footer(10, "caughtUp", oldest=99.0)], drained_from=100.0)
+    assert not is_backlogged([footer(10, "idle", oldest=99.0)], drained_from=100.0)
 
 
 def test_first_tasks_wait_for_a_moment_only():
@@ -147,6 +149,9 @@ def pulled(streams: int, megabytes_per_second: float, ended: str = "period") -> 
         (4, [4.0], 4),  # below the limit: the task or the backlog is slower
         (4, [2.0], 2),  # half of them would do
         (1, [2.0], 1),
+        (5, [2.0], 2),
+        (4, [2.5], 4),  # a quarter of the limit: half of them would be at its half
+        (1, [15.0], 64),  # half as much again is the limit, measured late
         (1, [80.0], 1),  # no limit there: an emulator
     ],
 )
@@ -159,6 +164,13 @@ def test_idle_pulls_halve_the_streams():
     """Without a backlog there is nothing that several streams are needed for."""
     assert 2 == next_streams(4, [pulled(4, 9.9, "idle")])
     assert 2 == next_streams(4, [])
+    assert [1, 1] == [next_streams(1, []), next_streams(2, [])]
+    assert "2" == str(next_streams(5, []))
+
+
+def test_short_pull_shows_the_rate():
+    """The first pull of a backlog lasts a second or less."""
+    assert 64 == next_streams(1, [replace(footer(1, "full"), pull_bytes=5_000_000, pull_seconds=0.5)])
 
 
 def test_idle_pull_beside_busy_ones_says_nothing():
@@ -177,6 +189,13 @@ def test_backlog_is_known_from_a_batch_that_tasks_have_pulled():
     planner.record(3, [footer(10, "idle")], None)
     assert not planner.is_backlogged
     assert {} == planner.plans
+
+
+def test_committed_batch_shows_the_streams_and_the_end():
+    """With `availableNow` a pull that has met only later messages is the last."""
+    planner = Planner(2, plans={1: [FIRST]})
+    planner.record(1, [replace(pulled(1, 9.5, "full"), rows=10, oldest=101.0)], drained_from=100.0)
+    assert (64, False) == (planner.streams, planner.is_backlogged)
 
 
 def test_tasks_tell_how_many_run_at_once():

@@ -100,6 +100,26 @@ def test_short_outage_is_not_told():
     assert health.changed(60.0) is None
 
 
+def test_headers_of_a_refused_connection_are_no_connection():
+    """gRPC delivers them, too. A connection that lasts, or has brought a response, was one for ever."""
+    refused, lasting, responding = connected(1.0), connected(1.0), connected(1.0)
+    assert [False, True] == [lasting.was_connected(now) for now in (1.05, 1.2)]
+    refused.failed(1.05, "refused")
+    lasting.failed(1.2, "lost")
+    responding.responded(1.01)
+    responding.failed(1.05, "lost")
+
+    assert [False, True, True] == [health.was_connected(9.0) for health in (refused, lasting, responding)]
+
+
+def test_rest_is_no_connection():
+    """A stream that is not wanted is neither connected nor idle, and that is no outage."""
+    health = connected(1.0)
+    health.rested()
+
+    assert (False, 0.0, 0.0) == (health.connected, health.idle_seconds(60.0), health.failing_seconds(60.0))
+
+
 def test_token_that_expires_every_hour_is_no_failure_of_credentials():
     """A stream that was connected for some time has had a good token, even without a message."""
     health = connected()
