@@ -10,7 +10,7 @@ DOCS  := .venv-docs
 # dependency in pyproject.toml.
 MATRIX := 3.11/4.0 3.11/4.1 3.11/4.2 3.12/4.3 3.13/4.3 3.11/4.0/oldest
 
-.PHONY: help demo test test-fast test-bodies test-production soak soak-speed simulate simulate-mutations kills lint coverage docs notebooks tables test-matrix matrix-rows bench clean java browser
+.PHONY: help demo test test-fast test-bodies test-production soak soak-speed simulate simulate-mutations kills lint coverage mutants docs notebooks tables test-matrix matrix-rows bench clean java browser
 
 help:  ## these lines
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -62,6 +62,12 @@ coverage: $(READY)  ## branch coverage of read/ and write/ by the tests without 
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
+mutants: $(READY)  ## mutation testing of the pure parts by mutmut: fewer than one in ten survives
+	rm -rf mutants
+	$(BIN)/mutmut run --max-children 2
+	$(BIN)/mutmut export-cicd-stats
+	$(BIN)/python -c 'import json; s = json.load(open("mutants/mutmut-cicd-stats.json")); print(s); exit(s["survived"] + s["no_tests"] >= s["total"] / 10)'
+
 docs: $(DOCS)/.ready  ## the site of docs/, into build/site
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
 
@@ -91,7 +97,7 @@ bench: java $(READY)  ## how fast it is on this machine, in ratios taken in one 
 	for what in throughput client latency memory linear; do $(BIN)/python benchmarks/read.py $$what || exit; done
 
 clean:  ## everything that can be made again
-	rm -rf $(VENV) $(DOCS) .venv-matrix build dist demo-output spark-warehouse .mypy_cache .pytest_cache .ruff_cache .hypothesis soak-output
+	rm -rf $(VENV) $(DOCS) .venv-matrix build dist mutants demo-output spark-warehouse .mypy_cache .pytest_cache .ruff_cache .hypothesis soak-output
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml .ci/environment

@@ -249,7 +249,7 @@ def messages(
     if as_json:
         print_json(records)
         return
-    if not found:
+    if not records:
         typer.echo("No unacknowledged message. `emulator run --record` also keeps acknowledged ones.", err=True)
     heading = ("message id", "published (UTC)", "state", "deliveries", "failures", "data")
     print_table(heading, [_message_row(record) for record in records])
