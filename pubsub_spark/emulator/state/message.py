@@ -72,7 +72,8 @@ class PackedFrames(Sequence[bytes]):
 
     def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
         if isinstance(index, slice):
-            return list(self)[index]
+            start, stop, step = index.indices(len(self))
+            return self._frames(start, stop) if step == 1 and start < stop else list(self)[index]
         position = range(len(self))[index]
         [frame] = self._frames(position, position + 1)
         return frame

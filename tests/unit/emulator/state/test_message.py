@@ -19,7 +19,9 @@ def test_packed_frames_are_those_of_the_messages():
     packed = PackedFrames(BODIES, FIRST, PUBLISHED)
 
     assert frames == list(packed) == packed[:]
-    assert (frames[1], frames[-1], frames[1:]) == (packed[1], packed[-1], packed[1:])
+    assert (frames[1], frames[-1]) == (packed[1], packed[-1])
+    for each in (slice(1, None), slice(-2, None), slice(0, 2), slice(2, 1), slice(5, 9), slice(None, None, -2)):
+        assert frames[each] == packed[each]
     assert packed == frames
     assert 3 == len(packed)
     publication = Publication(FIRST, PUBLISHED, "", packed)
