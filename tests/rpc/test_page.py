@@ -305,7 +305,7 @@ def test_clock_faults_and_chaos(running, browser):
 
 
 def test_calls_are_logged(browser):
-    """The log has each call with its status and its sentence, the newest first."""
+    """The log has each call with its time, status and sentence, the newest first. The date is shown on hover."""
     browser.act("pull", subscription="projects/p/subscriptions/none", max_messages="1")
     browser.act("publish", topic=TOPIC, data="x")
 
@@ -313,6 +313,7 @@ def test_calls_are_logged(browser):
     assert ["Publish", "Pull"] == re.findall(r'scope="row">(\w+)', page)[:2]
     assert ["OK", "NOT_FOUND"] == re.findall(r'class="(?:ok|failed)">(\w+)', page)[:2]
     assert "Resource not found (resource=none)." in page
+    assert re.search(r'<time title="\d{4}-\d\d-\d\d [\d:.]+ UTC">\d\d:\d\d:\d\d\.\d{3}</time>', page)
 
 
 def test_calls_are_filtered_in_pages(running, browser):

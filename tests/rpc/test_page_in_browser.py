@@ -403,6 +403,7 @@ def test_chart_is_a_line_from_its_first_second(page, furnished):
     page.goto(f"/page/{WAREHOUSE}")
     line = page.locator("[data-line=backlog]").bounding_box()
     chart = page.locator("[data-chart=messages] svg").bounding_box()
+    assert page.locator("[data-chart=messages] .axis").text_content().endswith("s agonow")
     assert line["width"] > 0.98 * chart["width"]
     page.mouse.move(chart["x"] + chart["width"] - 2, chart["y"] + 20)
     see(page.locator("[data-chart=messages]").get_by_text("6 / 2, 0 s ago"))
