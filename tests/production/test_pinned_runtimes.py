@@ -1,6 +1,6 @@
 """An install on a cluster's runtime leaves the packages that the runtime ships as they are.
 
-pip resolves the package of this clone against an environment that has the runtime's versions, and reports the packages
+pip resolves the wheel of this clone against an environment that has the runtime's versions, and reports the packages
 that it would install. Of those versions the environment has the metadata alone, because pip reads nothing else of them:
 no download.
 """
@@ -37,6 +37,17 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the wheel of this tree."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert 0 == ended.returncode, ended.stderr
+    [built] = folder.glob("*.whl")
+    return built
+
+
 def pip(environment: Path, *arguments: str) -> str:
     """Return the output of pip for the environment."""
     command = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), *arguments]
@@ -55,14 +66,22 @@ def names(packages: list[dict[str, Any]]) -> set[str]:
     return {package["name"].lower().replace("_", "-") for package in packages}
 
 
-@pytest.mark.parametrize(("what", "needed"), [(".", NEW), (".[cli,protoc]", NEW | {"grpcio-tools", "typer"})])
-def test_install_replaces_nothing_of_the_runtime(runtime: Path, tmp_path: Path, what: str, needed: set[str]):
+@pytest.mark.parametrize(
+    ("extras", "needed"),
+    [
+        ("[cli,protoc]", NEW | {"grpcio-tools", "typer"}),
+        pytest.param("", NEW, marks=pytest.mark.production),  # fewer requirements
+    ],
+)
+def test_install_replaces_nothing_of_the_runtime(
+    runtime: Path, wheel: Path, tmp_path: Path, extras: str, needed: set[str]
+):
     """With the runtime's versions as constraints, as in docs/databricks.md, pip adds the runtime's missing packages."""
     constraints = tmp_path / "runtime.txt"
     constraints.write_text(pip(runtime, "list", "--format=freeze"))
     installed = {line.partition("==")[0].replace("_", "-") for line in constraints.read_text().splitlines()}
 
-    added = names(resolved(runtime, what, "--constraint", str(constraints)))
+    added = names(resolved(runtime, f"{wheel}{extras}", "--constraint", str(constraints)))
 
     assert {"grpcio", "protobuf"} <= installed
     assert needed <= added
