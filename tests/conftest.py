@@ -35,6 +35,40 @@ settings.register_profile("pubsub_spark", deadline=None)
 settings.load_profile("pubsub_spark")
 
 
+# The tests that take longer than ten seconds, the longest first.
+_LONGEST = (
+    "tests/production/test_job.py",
+    "tests/simulation/test_simulation.py::test_histories",
+    "tests/simulation/test_simulation.py::test_all_small_histories",
+    "tests/spark/test_read_applications.py",
+    "tests/production/test_standalone_cluster.py",
+    "tests/spark/test_registration.py::test_stream_without_py_files_is_named",
+    "tests/spark/test_docs.py::test_notebook_runs[3",
+    "tests/faults/test_soak.py::test_query",
+    "tests/spark/test_demo.py::test_demo_is_a_command",
+    "tests/rpc/test_cli_docs.py::test_blocks",
+    "tests/spark/test_sql.py::test_statements_run_in_the_shell",
+    "tests/production/test_pinned_runtimes.py",
+    "tests/faults/test_outages.py::test_message_is_read_soon",
+    "tests/faults/test_emulator_kills.py",
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deal the longest tests to the workers of xdist as their first. Each worker gets an equal share of the list."""
+    workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
+    longest = [item for start in _LONGEST for item in items if item.nodeid.startswith(start)]
+    others = [item for item in items if item not in longest]
+    dealt: list[pytest.Item] = []
+    for number in range(workers):
+        first = longest[number::workers]
+        share = (len(items) - len(dealt)) // (workers - number)  # as `--dist worksteal` does
+        count = max(0, share - len(first))
+        dealt += first + others[:count]
+        del others[:count]
+    items[:] = dealt + others
+
+
 @pytest.fixture(autouse=True)
 def _same_log() -> Iterator[None]:
     """A test that sets the level of the log, as a query with `logLevel` does, sets it for itself alone."""
