@@ -15,12 +15,16 @@ MATRIX := 3.11/4.0 3.11/4.1 3.11/4.2 3.12/4.3 3.13/4.3 3.11/4.0/oldest
 help:  ## these lines
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
+# What `make test` runs on the oldest Spark: the guarantee, and the registration in a session.
+ON_OLDEST := tests/spark/test_read.py $(addprefix tests/spark/test_registration.py::,test_both_names_are_registered \
+  test_name_of_another_source_is_told)
+
 demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven complete
 	@$(BIN)/pubsub-spark demo
 
 test: lint java browser $(NODE)  ## linter, type checker, import contracts, tests; the promise on the oldest Spark, too
-	$(BIN)/pytest -n 2 --dist worksteal
-	.ci/matrix -t 'tests/spark/test_read.py tests/spark/test_registration.py' any/4.0
+	$(BIN)/pytest -n 4 --dist worksteal
+	.ci/matrix -t '$(ON_OLDEST)' any/4.0
 
 test-fast: $(READY)  ## the tests without Spark, for the inner loop
 	$(BIN)/pytest -q -n 2 --dist worksteal tests/unit tests/rpc
