@@ -123,7 +123,7 @@ class Option:
         if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
             raise ValueError(f"must be {self.bounds}, got `{text}`")
         if isinstance(value, int) and value > _LONG:
-            raise ValueError(f"must be {_LONG} or less, got `{text}`")
+            raise ValueError(f"must be at most {_LONG}, got `{text}`")
         if self.kind in ("string", "list") and not value:
             raise ValueError("must not be empty")
         return value
@@ -134,8 +134,8 @@ class Option:
         if self.low is not None and self.high is not None:
             return f"between {self._shown(self.low)} and {self._shown(self.high)}"
         if self.low is not None:
-            return f"{self._shown(self.low)} or more"
-        return "" if self.high is None else f"{self._shown(self.high)} or less"
+            return f"at least {self._shown(self.low)}"
+        return "" if self.high is None else f"at most {self._shown(self.high)}"
 
     @property
     def cells(self) -> str:
@@ -150,7 +150,9 @@ class Option:
             seconds = _UNITS["duration"]
             unit = next((u for u in ("d", "h", "m") if value >= seconds[u] and value % seconds[u] == 0), "s")
             return f"{value / seconds[unit]:g}{unit}"
-        return f"{value:.0f}{' bytes' if self.kind == 'size' else ''}"
+        if self.kind == "size":
+            return f"{value / 1e6:g} MB" if value >= 1e6 else "1 byte" if value == 1 else f"{value:g} bytes"
+        return f"{value:.0f}"
 
 
 def declare(

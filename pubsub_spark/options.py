@@ -70,7 +70,7 @@ class ReadOptions(ServiceOptions):
         "integer",
         None,
         "Tasks that pull at the same time when there is a backlog.",
-        shown="tasks that Spark runs at once, 64 at most",
+        shown="tasks that Spark runs at once, at most 64",
         low=1,
         high=1000,
     )

@@ -21,7 +21,7 @@ GOOD = {"subscriptionId": "projects/p/subscriptions/sub", "endpoint": "127.0.0.1
         ({"subscriptionId": None}, ["`subscriptionId` is required, e.g. `projects/my-project/subscriptions/my-sub`"]),
         ({"subscriptionId": "sub-without-project"}, ["needs `projectId`"]),
         ({"subscriptionId": "projects/p/topics/t"}, ["`projects/p/topics/t` is not of the form"]),
-        ({"maxMessagesPerTrigger": "0"}, ["`maxMessagesPerTrigger` must be 1 or more, got `0`"]),
+        ({"maxMessagesPerTrigger": "0"}, ["`maxMessagesPerTrigger` must be at least 1, got `0`"]),
         ({"ackDeadlineSeconds": "60"}, ["`ackDeadlineSeconds` is not an option of a query", "--ack-deadline 60"]),
         ({"idleTimeout": "soon"}, ["`idleTimeout` must be a duration such as `500ms`, `10s` or `5m`, got `soon`"]),
         ({"failOnDataLoss": "maybe"}, ["`failOnDataLoss` must be `true` or `false`, got `maybe`"]),
