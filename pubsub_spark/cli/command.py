@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..backend.admin import Admin
     from ..names import Collection
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON in place of text.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Project = Annotated[
     str | None,
     typer.Option(metavar="ID", help="The project of resources that are named by id.", envvar=[*PROJECT_VARIABLES]),

@@ -52,7 +52,9 @@ _Where = Annotated[
 _To = Annotated[
     str | None, typer.Option(**names_of("topics", "TOPIC"), help="Publish to this topic.", show_default="their own")
 ]
-_Idle = Annotated[Any, typer.Option(parser=seconds, metavar="DURATION", help="End when no message came for so long.")]
+_Idle = Annotated[
+    Any, typer.Option(parser=seconds, metavar="DURATION", help="End when no message arrives for this time.")
+]
 
 
 @dataclass(frozen=True)
@@ -220,7 +222,7 @@ def ls(
     service: Service,
     subscription: _Subscription,
     where: _Where = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Count N dead letters at most.")] = 10_000,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Count at most N dead letters.")] = 10_000,
     idle_timeout: _Idle = "5s",
 ) -> None:
     """Count dead letters by reason and by the subscription whose messages they were. Nack them."""
@@ -258,7 +260,7 @@ def show(
     service: Service,
     subscription: _Subscription,
     where: _Where = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show N dead letters at most.")] = 10,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show at most N dead letters.")] = 10,
     idle_timeout: _Idle = "5s",
 ) -> None:
     """Show the messages of dead letters, with the attributes and the ordering key that their publishers set, and the
@@ -290,9 +292,9 @@ def redrive(
     to: _To = None,
     where: _Where = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Redrive N messages at most.", show_default="all")
+        int | None, typer.Option(min=1, metavar="N", help="Redrive at most N messages.", show_default="all")
     ] = None,
-    rate: Annotated[int, typer.Option(min=1, metavar="N", help="Messages a second, at most.")] = 100,
+    rate: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many messages a second.")] = 100,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the messages that would be published.")] = False,
     idle_timeout: _Idle = "5s",
 ) -> None:

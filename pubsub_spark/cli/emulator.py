@@ -28,7 +28,9 @@ _EXPORT = "export PUBSUB_EMULATOR_HOST="
 _MAX_SHOWN = 60  # characters of a payload in a table
 
 Timeout = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait.")]
-Endpoint = Annotated[str, typer.Option(metavar="HOST:PORT", help="The emulator to ask.", envvar="PUBSUB_EMULATOR_HOST")]
+Endpoint = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="The address of the emulator.", envvar="PUBSUB_EMULATOR_HOST")
+]
 Port = Annotated[
     int | None, typer.Option(min=1, max=65535, metavar="NUMBER", help="The same as `--endpoint 127.0.0.1:NUMBER`.")
 ]
@@ -192,7 +194,7 @@ def fail(
     ] = None,
     times: Annotated[int, typer.Option(min=1, metavar="N", help="How many calls.")] = 1,
     delay: Annotated[
-        Any, typer.Option(parser=seconds, metavar="DURATION", help="Wait so long first, on the emulator's clock.")
+        Any, typer.Option(parser=seconds, metavar="DURATION", help="Wait this time first, on the emulator's clock.")
     ] = "0s",
     message: Annotated[str, typer.Option(metavar="TEXT", help="The message of the error.")] = "",
     endpoint: Endpoint = _DEFAULT,
@@ -217,7 +219,7 @@ def reset(endpoint: Endpoint = _DEFAULT, port: Port = None, as_json: Json = Fals
 
 @app.command("calls")
 def calls(
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show the latest N calls at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show at most the latest N calls.")] = 50,
     endpoint: Endpoint = _DEFAULT,
     port: Port = None,
     as_json: Json = False,

@@ -43,13 +43,14 @@ FLAGS: Mapping[str, Any] = {
     "cloud_storage_file_suffix": _text("TEXT", "The end of each object's name."),
     "cloud_storage_file_datetime_format": _text("FORMAT", "The datetime in it, such as YYYY-MM-DD/hh_mm_ssZ."),
     "cloud_storage_max_duration": Annotated[
-        float | None, typer.Option(parser=seconds, metavar="DURATION", help="End an object after so long (1m to 10m).")
+        float | None,
+        typer.Option(parser=seconds, metavar="DURATION", help="End an object after this time (1m to 10m)."),
     ],
     "cloud_storage_max_bytes": Annotated[
-        int | None, typer.Option(parser=_size, metavar="SIZE", help="End an object of so many bytes (1k to 10g).")
+        int | None, typer.Option(parser=_size, metavar="SIZE", help="End an object at this size (1k to 10g).")
     ],
     "cloud_storage_max_messages": Annotated[
-        int | None, typer.Option(min=1000, help="End an object of so many messages.")
+        int | None, typer.Option(min=1000, help="End an object at this number of messages.")
     ],
     "cloud_storage_output_format": Annotated[OutputFormat | None, typer.Option(help="The content of objects.")],
     "cloud_storage_write_metadata": _flag("With Avro: also write message ids, publish times and attributes."),
@@ -59,7 +60,7 @@ FLAGS: Mapping[str, Any] = {
     "use_topic_schema": _flag("Columns are the fields of the topic's schema."),
     "use_table_schema": _flag("Columns are the fields of JSON messages."),
     "write_metadata": _flag("Also write columns for subscription, message id, publish time and attributes."),
-    "drop_unknown_fields": _flag("Leave out fields that are no columns, in place of failing."),
+    "drop_unknown_fields": _flag("Leave out fields without a column, instead of failing."),
     "bigquery_service_account_email": _text("EMAIL", "The service account that writes."),
 }
 _CLOUD_STORAGE = {

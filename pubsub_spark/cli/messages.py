@@ -125,7 +125,9 @@ def tail(
         str | None,
         typer.Option(**names_of("subscriptions"), help="Show messages of this subscription, and nack them."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="End after so many messages.", show_default="never")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="End after this many messages.", show_default="never")
+    ] = None,
     decode: Annotated[bool, typer.Option("--decode/--raw", help="Decode by the topic's schema.")] = True,
 ) -> None:
     """Follow the messages of a topic or a subscription until Ctrl-C.

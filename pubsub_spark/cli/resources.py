@@ -21,7 +21,7 @@ Retention = Annotated[
         "--message-retention-duration",
         parser=seconds,
         metavar="DURATION",
-        help="Keep messages so long (10m to 31d).",
+        help="Keep messages for this time (10m to 31d).",
     ),
 ]
 # Parameters of `update` and their types: `update_labels` is the flag `--update-labels`.

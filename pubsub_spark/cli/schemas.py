@@ -73,7 +73,10 @@ def commit(
     kind: Annotated[
         str | None,
         typer.Option(
-            "--type", **choices("avro", "protocol-buffer"), help="Its language, which stays.", show_default="as it is"
+            "--type",
+            **choices("avro", "protocol-buffer"),
+            help="Its language, which cannot change.",
+            show_default="as it is",
         ),
     ] = None,
 ) -> None:
@@ -149,7 +152,7 @@ def validate_message(
         str | None, typer.Option(metavar="TEXT", help="The message.", show_default="standard input")
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--schema-name", **names_of("schemas"), help="A schema, in place of a definition.")
+        str | None, typer.Option("--schema-name", **names_of("schemas"), help="A schema, instead of a definition.")
     ] = None,
     kind: Annotated[
         str | None, typer.Option("--type", **choices("avro", "protocol-buffer"), help="The language of the definition.")

@@ -13,7 +13,7 @@ from .output import print_json, print_table, printed_at_the_end, progress
 if TYPE_CHECKING:
     from ..read.staging.streams import StagedStream
 
-app = App(name="staging", help="Look at and clean the staging area of streaming reads.")
+app = App(name="staging", help="Show and clean the staging area of streaming reads.")
 
 _Location = Annotated[
     str | None,
@@ -66,7 +66,7 @@ def clean(
     location: _Location = None,
     stream: Annotated[list[str] | None, typer.Option(metavar="ID", help="Remove this stream. May be repeated.")] = None,
     older_than: Annotated[
-        float | None, typer.Option(min=0, metavar="DAYS", help="Remove streams unchanged for so many days.")
+        float | None, typer.Option(min=0, metavar="DAYS", help="Remove streams that are unchanged for this many days.")
     ] = None,
     credentials_file: CredentialsFile = None,
     as_json: Json = False,

@@ -36,7 +36,9 @@ _FLAGS: Mapping[str, Any] = {
     "expiration": Annotated[
         str | None,
         typer.Option(
-            "--expiration-period", metavar="DURATION|never", help="Delete the subscription when unused for so long."
+            "--expiration-period",
+            metavar="DURATION|never",
+            help="Delete the subscription when it was unused for this time.",
         ),
     ],
     "exactly_once": Annotated[
@@ -153,7 +155,8 @@ def update(
     service: Service,
     name: Annotated[str, typer.Argument(**names_of("subscriptions"))],
     clear_dead_letter: Annotated[
-        bool, typer.Option("--clear-dead-letter-policy", help="Redeliver for ever, without a dead-letter topic.")
+        bool,
+        typer.Option("--clear-dead-letter-policy", help="Remove the dead-letter policy."),
     ] = False,
     clear_retry: Annotated[bool, typer.Option("--clear-retry-policy", help="Redeliver at once.")] = False,
     **flags: Any,

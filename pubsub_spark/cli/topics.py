@@ -102,7 +102,7 @@ def update(
     clear_retention: Annotated[
         bool, typer.Option("--clear-message-retention-duration", help="Keep no messages for seeks.")
     ] = False,
-    clear_schema: Annotated[bool, typer.Option("--clear-schema-settings", help="Take the schema away.")] = False,
+    clear_schema: Annotated[bool, typer.Option("--clear-schema-settings", help="Remove the schema.")] = False,
     **flags: Any,
 ) -> None:
     """Change the named settings of a topic."""
