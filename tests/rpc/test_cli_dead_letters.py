@@ -96,7 +96,7 @@ def test_what_cannot_be_redriven_stays(run: Run, emulator: Emulator, bury: Bury)
     assert {1} == {*left.values()}
     gone, stray = sorted(left, reverse=True)
     assert gone.startswith(f"without a topic: Subscription `{SUB}` does not exist")
-    assert gone.endswith("Give `--to TOPIC`")
+    assert gone.endswith("Pass `--to TOPIC`")
     assert stray == "no dead letter: its attributes name no reason"
     assert [None, None] == [record.ack_deadline for record in emulator.messages(DEAD)]
     assert ([], 2) == (redriven(emulator), emulator.backlog(DEAD))

@@ -47,7 +47,7 @@ def test_subscriptions_of_a_topic(run: Run, emulator: Emulator):
     assert said(run, "subscriptions", "describe", "all")["detached"]
     assert (0, 1) == (emulator.backlog(SUB), emulator.backlog("projects/my-project/subscriptions/lake"))
     missing = run("topics", "list-subscriptions", "none", code=1).stderr
-    assert "Topic `projects/my-project/topics/none` does not exist." in missing
+    assert "Topic `projects/my-project/topics/none` does not exist at `" in missing
 
 
 def test_several_are_created_at_once(run: Run, emulator: Emulator):

@@ -236,7 +236,7 @@ def test_pull_that_waits_receives_what_rest_publishes(rest, emulator, monkeypatc
     set_up(emulator)
     with ThreadPoolExecutor(1) as pool, socket.create_connection((emulator.host, emulator.port), timeout=10) as pulling:
         begin_pull(emulator, pulling)
-        answer = pool.submit(pulling.recv, 65_536)
+        answer = pool.submit(response_body, pulling)
 
         assert 200 == rest("POST", f"/v1/{TOPIC}:publish", {"messages": [{"data": "YQ=="}]})[0]
 
@@ -261,6 +261,13 @@ def begin_pull(emulator, connection):
     head = f"POST /v1/{SUB}:pull HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body)
     wait_until(lambda: any(call.rpc == "Pull" for call in emulator.calls))
+
+
+def response_body(connection):
+    """Read a whole response: its head and its body can arrive apart."""
+    response = http.client.HTTPResponse(connection)
+    response.begin()
+    return response.read()
 
 
 def deliveries_after_pull(emulator):
