@@ -98,7 +98,10 @@ class HttpServer:
         origins = content.allowed_origins
         cors = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=_METHODS, allow_headers=["*"])]
         api = [*(cors if origins else ()), Middleware(Guard, allowed_hosts=None, allowed_origins=origins)]
-        verbs = [*(cors if origins else ()), Middleware(Guard, content.allowed_hosts, allowed_origins=origins)]
+        verbs = [
+            *(cors if origins else ()),
+            Middleware(Guard, allowed_hosts=content.allowed_hosts, allowed_origins=origins),
+        ]
         routes = [
             Route("/", self._page, methods=["GET"]),
             Route("/page/{path:path}", self._page),
