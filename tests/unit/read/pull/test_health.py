@@ -101,7 +101,7 @@ def test_short_outage_is_not_told():
 
 
 def test_headers_of_a_refused_connection_are_no_connection():
-    """gRPC delivers them, too. A connection that lasts, or has brought a response, was one for ever."""
+    """gRPC also delivers them. A connection that lasts, or has brought a response, was one for ever."""
     refused, lasting, responding = connected(1.0), connected(1.0), connected(1.0)
     assert [False, True] == [lasting.was_connected(now) for now in (1.05, 1.2)]
     refused.failed(1.05, "refused")
