@@ -58,8 +58,12 @@ def list_offsets(lists: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def entries_of(maps: pa.MapArray) -> pa.StructArray:
-    """Return the entries of all maps, one after the other. Arrow can flatten a list, but no map."""
-    return maps.cast(pa.list_(pa.struct([maps.type.key_field, maps.type.item_field]))).flatten()
+    """Return the entries of all maps, one after the other. Arrow can flatten a list, but no map.
+
+    A cast to a list would be wrong for values of lists of nulls, which it cuts off (pyarrow 26).
+    """
+    type_, buffers, entries = pa.list_(maps.values.type), maps.buffers()[:2], [maps.values]
+    return pa.ListArray.from_buffers(type_, len(maps), buffers, maps.null_count, maps.offset, entries).flatten()
 
 
 def repeats(keys: pa.StringArray, offsets: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:

@@ -37,6 +37,15 @@ def read(schema: avro.AvroDefinition, messages: list[bytes]) -> list[Any]:
     return list(values.to_pylist())
 
 
+def test_lists_of_nulls_in_a_map_are_encoded():
+    """Arrow casts a map of such lists to too few nulls."""
+    schema = definition(("m", {"type": "map", "values": {"type": "array", "items": "null"}}))
+    values = [{"m": [("a", [None]), ("b", [None] * 4)]}, {"m": [("c", [None] * 4)]}, {"m": []}]
+    array = rows(values, pa.field("m", pa.map_(pa.string(), pa.list_(pa.null()))))
+
+    assert values == read(schema, encode(schema, array))
+
+
 def test_columns_are_found_by_name_in_any_order():
     """The DataFrame's column order does not matter. If the name is unique, its case does not matter either."""
     schema = definition(("id", "long"), ("Name", "string"))
