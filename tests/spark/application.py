@@ -23,7 +23,7 @@ LOCAL_CONF = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.
 
 @dataclass
 class Application:
-    """One query or several, with their folder. Started as often as a test likes."""
+    """One query with its folder. Started as often as a test likes."""
 
     emulator: Emulator
     names: Names
@@ -86,10 +86,10 @@ class Application:
         assert self.process is not None
         return [pid for pid in descendants(self.process.pid) if "CoarseGrainedExecutorBackend" in command(pid)]
 
-    def texts(self, query: str = ".") -> list[str]:
-        """Return the rows of the sink in the folder of a query, by the sink's own log."""
+    def texts(self) -> list[str]:
+        """Return the rows of the sink, by its own log."""
         found: dict[str, None] = {}
-        for entry in sorted((self.folder / query / "sink" / "_spark_metadata").glob("[0-9]*")):
+        for entry in sorted((self.folder / "sink" / "_spark_metadata").glob("[0-9]*")):
             for line in entry.read_text().splitlines()[1:]:
                 found[unquote(urlparse(json.loads(line)["path"]).path)] = None
         return [text for path in found for text in pq.read_table(path).column("text").to_pylist()]

@@ -2,10 +2,9 @@
 
     python -m tests.spark.driver '{"endpoint": ..., "subscription": ..., "folder": ..., "master": "local[2]"}'
 
-Reads the subscription into Parquet under `folder/sink`, checkpoint and staging next to it, until the query ends, the
-file `stop` exists, or the process is killed. `remote` in place of `master` makes it a Spark Connect application. With
-`gate`, a folder, tasks that have rows say so there and wait until it has a file `open`. `queries` are the differences
-of several queries, run one after the other. Prints the error of the first that fails, and ends.
+Reads the subscription into Parquet under `folder/sink`, checkpoint and staging next to it, until the query ends or the
+process is killed. `remote` in place of `master` makes it a Spark Connect application. With `gate`, a folder, tasks that
+have rows say so there and wait until it has a file `open`. Prints the error, if any.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import json
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -23,6 +21,7 @@ from tests.spark.scenario import through
 
 
 def main(given: dict[str, Any]) -> None:
+    folder = given["folder"]
     builder = SparkSession.builder.appName("pubsub_spark scenario")
     if "remote" in given:
         builder = builder.remote(given["remote"])
@@ -33,17 +32,6 @@ def main(given: dict[str, Any]) -> None:
     session = builder.getOrCreate()
     if "remote" in given:
         register(session)
-    try:
-        for query in given.get("queries", [{}]):
-            run(session, given | query)
-    finally:
-        if "remote" in given:
-            session.stop()
-
-
-def run(session: SparkSession, given: dict[str, Any]) -> None:
-    """Run one query to its end."""
-    folder = given["folder"]
     options = {
         "subscriptionId": given["subscription"],
         "endpoint": given["endpoint"],
@@ -64,9 +52,11 @@ def run(session: SparkSession, given: dict[str, Any]) -> None:
         .trigger(**given.get("trigger", {"availableNow": True}))
         .start(f"{folder}/sink")
     )
-    while not query.awaitTermination(1):
-        if "stop" in given and Path(given["stop"]).exists():
-            query.stop()
+    try:
+        query.awaitTermination()
+    finally:
+        if "remote" in given:
+            session.stop()
 
 
 if __name__ == "__main__":

@@ -38,9 +38,9 @@ BOUND = 100.0  # seconds, more than a lease: a message sent to a closing stream 
 LEASE = 601.0  # seconds until everything that a killed client held is redelivered
 _POLL_SECONDS = 0.02  # between two looks at a condition
 
-OLD = tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2)  # no AvailableNow of more than a batch
-needs_available_now = pytest.mark.skipif(OLD, reason="Spark 4.0 and 4.1 run one batch with availableNow")
-needs_metrics = pytest.mark.skipif(OLD, reason="Spark 4.0 and 4.1 request no metrics from Python sources")
+_OLD = tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2)
+needs_available_now = pytest.mark.skipif(_OLD, reason="Spark 4.0 and 4.1 run one batch with availableNow")
+needs_metrics = pytest.mark.skipif(_OLD, reason="Spark 4.0 and 4.1 request no metrics from Python sources")
 
 # Spark waits ten seconds for a Python worker to start, which no setting changes. A loaded machine takes longer.
 _TOO_LATE, _NOT_BEGUN = "Python worker failed to connect back", "Current State: INITIALIZING"
