@@ -33,7 +33,7 @@ from pubsub_spark.read.task.partitions import Partition
 _EXTENSION_BOUND_SECONDS = 10.0  # of real time, for extensions that take milliseconds
 
 
-def until(condition: Callable[[], Any], otherwise: str, bound: float = 20.0) -> None:
+def until(condition: Callable[[], Any], otherwise: str, bound: float = 60.0) -> None:
     """Wait up to `bound` seconds for a condition. If it does not become true, raise AssertionError with `otherwise`."""
     end = time.monotonic() + bound
     while not condition():
