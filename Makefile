@@ -23,7 +23,7 @@ demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven compl
 	@$(BIN)/pubsub-spark demo
 
 test: lint java browser $(NODE)  ## linter, type checker, import contracts, tests; the promise on the oldest Spark, too
-	$(BIN)/pytest -n 4 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal
 	.ci/matrix -t '$(ON_OLDEST)' any/4.0
 
 test-fast: $(READY)  ## the tests without Spark, for the inner loop
