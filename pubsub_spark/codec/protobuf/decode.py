@@ -15,9 +15,9 @@ parsed exactly, except for the last three and messages of any shape, which it ge
 have their messages written again. So have messages that ptars then refuses: it knows no groups, which unknown fields
 may be.
 
-When a step fails, the bad rows are isolated. upb finds malformed messages, one by one. Then all steps find messages
-that have no place in the columns: the block is split into parts, and the parts that fail are split again, down to
-single rows. A bad row gets a reason and, in the block, the bytes of an empty message. Then the block is decoded again.
+When a step fails, the bad rows are isolated: the block is split into parts, and the parts that fail are split again,
+down to single rows. upb alone isolates malformed messages. Then all steps isolate messages that have no place in the
+columns. A bad row gets a reason and, in the block, the bytes of an empty message. Then the block is decoded again.
 
 Revisions: binary messages are read with the reader's descriptor whatever revision wrote them, since field numbers are
 common to both. A field that the writer did not have is absent, and one that the reader does not have is skipped. JSON
@@ -40,7 +40,7 @@ from pubsub_spark.codec.protobuf.column_arrays import UnreadableMessage, message
 from pubsub_spark.codec.protobuf.column_tree import Array, Enum, Json, Map, Node, Struct, build_column_tree
 from pubsub_spark.codec.protobuf.json import compile_reader
 from pubsub_spark.schema.definition import Encoding, InvalidMessage
-from pubsub_spark.schema.protobuf.definition import ProtobufDefinition, in_envelope
+from pubsub_spark.schema.protobuf.definition import ENVELOPE_TAG, ProtobufDefinition
 from pubsub_spark.schema.protobuf.descriptors import has_required
 from pubsub_spark.slices import slices
 
@@ -86,7 +86,10 @@ class ProtobufDecoder:
         try:
             return self._columns(framed, self._parse(framed))
         except UnreadableMessage:
-            malformed = {}
+            places = _framed_places(data)
+
+        def parse_rows(first: int, end: int) -> None:
+            self._parse(framed[places[first] : places[end]])
 
         def read_rows(first: int, end: int) -> None:
             part = self._framed(data.slice(first, end - first))
@@ -95,11 +98,7 @@ class ProtobufDecoder:
             else:  # ptars may fail for a reason that this module does not know of
                 self._from_objects(part)
 
-        for row, payload in enumerate(data.to_pylist()):
-            try:
-                self._parse(in_envelope([payload]))
-            except UnreadableMessage:
-                malformed[row] = self._parse_error(payload)
+        malformed = {row: self._parse_error(data[row].as_py()) for row, _ in _refused(parse_rows, 0, len(data))}
         data = _emptied(data, list(malformed))
         reasons.update({start + row: reason for row, reason in malformed.items() if start + row not in reasons})
         try:
@@ -207,3 +206,12 @@ def _emptied(data: pa.Array, rows: list[int]) -> pa.Array:
     mask = np.zeros(len(data), bool)
     mask[rows] = True
     return pc.if_else(pa.array(mask), pa.scalar(b""), data)
+
+
+def _framed_places(data: pa.Array) -> list[int]:
+    """Return the offset of each message in the envelope of `data` and, last, its length."""
+    lengths = np.diff(arrays.offsets_of(data))
+    framed_lengths = lengths + (len(ENVELOPE_TAG) + 1)
+    for bits in (7, 14, 21, 28):  # a length needs one more byte from here on
+        framed_lengths += lengths >> bits > 0
+    return [0, *np.cumsum(framed_lengths).tolist()]

@@ -35,7 +35,7 @@ from pubsub_spark.schema.protobuf.protoc import compile_text
 
 # `message Envelope { repeated <the schema's message> messages = 1; }`: upb reads and writes whole batches at once.
 _ENVELOPE: Final = "pubsub_spark_envelope"
-_ENVELOPE_TAG: Final = b"\x0a"
+ENVELOPE_TAG: Final = b"\x0a"
 
 
 class ProtobufDefinition:
@@ -124,9 +124,10 @@ class ProtobufDefinition:
         return None
 
     def _all_valid(self, messages: Sequence[bytes]) -> bool:
-        """Return whether upb accepts all messages, parsed at once."""
+        """Return whether upb accepts all messages, parsed at once as one envelope."""
+        framed = b"".join(part for data in messages for part in (ENVELOPE_TAG, _varint(len(data)), data))
         try:
-            envelope = self.envelope_class.FromString(in_envelope(messages))
+            envelope = self.envelope_class.FromString(framed)
         except DecodeError:
             return False
         return envelope.IsInitialized() and not _has_unknown(envelope)
@@ -135,11 +136,6 @@ class ProtobufDefinition:
 def parse(text: str) -> ProtobufDefinition:
     """Return the parsed revision. Raises InvalidSchema unless it is a `.proto` text or compiled, of one message."""
     return ProtobufDefinition(text)
-
-
-def in_envelope(messages: Sequence[bytes]) -> bytes:
-    """Return the envelope of the messages."""
-    return b"".join(part for data in messages for part in (_ENVELOPE_TAG, _varint(len(data)), data))
 
 
 def check_compatible(old: Definition, new: Definition) -> None:
