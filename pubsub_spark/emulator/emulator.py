@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -37,7 +37,7 @@ from pubsub_spark.emulator.runtime.faults import EVERY, Fault, Faults
 from pubsub_spark.emulator.sinks import external_services
 from pubsub_spark.emulator.sinks.export_worker import ExportWorkers
 from pubsub_spark.emulator.sinks.ingestion_worker import IngestionWorkers
-from pubsub_spark.emulator.sinks.push_worker import PushWorkers
+from pubsub_spark.emulator.sinks.push_worker import PushWorkers, one_signer
 from pubsub_spark.emulator.state.delivery import message_of
 from pubsub_spark.emulator.state.events import Event
 from pubsub_spark.emulator.state.history import History
@@ -109,7 +109,7 @@ class Emulator(EmulatorOptions):
             if journal is not None:
                 engine.journal, journal.on_failure = journal, engine.fail
             running = external_services.destinations(self)
-            signer, faults, recorder = cache(_signer), Faults(), Recorder()
+            signer, faults, recorder = one_signer(), Faults(), Recorder()
             services = Registry(engine, faults, allow_well_known_imports=self.allow_well_known_imports, exports=running)
             following: list[Workers] = [PushWorkers(engine, signer), ExportWorkers(engine, running)]
             if sources := external_services.sources(self):
@@ -388,10 +388,3 @@ def _check(engine: Engine) -> None:
 def _process() -> dict[str, int]:
     """Return the process of the emulator, so that no caller ends another one."""
     return {"pid": os.getpid()}
-
-
-def _signer() -> Signer:
-    """Return a signer of tokens. Its libraries are imported only when a token or a certificate is asked for."""
-    from pubsub_spark.emulator.sinks.oidc import Signer
-
-    return Signer()

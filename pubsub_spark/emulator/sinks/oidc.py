@@ -1,8 +1,8 @@
 """The OpenID Connect tokens that authenticated pushes carry, and the documents that verify them.
 
-Google signs such tokens with keys that it publishes. The emulator generates one key on the first request for a token or
-document, signs with it, and publishes it as Google does: `jwks()` at Google's path `/oauth2/v3/certs`,
-`certificates()` at `/oauth2/v1/certs`. A receiver under test needs only the other address. `now` is an argument.
+Google signs such tokens with keys that it publishes. The emulator generates one key, signs with it, and publishes it as
+Google does: `jwks()` at Google's path `/oauth2/v3/certs`, `certificates()` at `/oauth2/v1/certs`. A receiver under test
+needs only the other address. `now` is an argument.
 """
 
 from __future__ import annotations
@@ -29,21 +29,13 @@ _VALID_UNTIL = datetime(2200, 1, 1, tzinfo=UTC)
 class Signer:
     """A signer of tokens: one RSA key, and the documents that publish its public half."""
 
-    @cached_property
-    def _key(self) -> rsa.RSAPrivateKey:
-        return rsa.generate_private_key(public_exponent=65537, key_size=2048)
-
-    @cached_property
-    def _signer(self) -> crypt.RSASigner:
-        return crypt.RSASigner(self._key, self.key_id)
-
-    @cached_property
-    def key_id(self) -> str:
-        """The `kid` of the key: a digest of it, as Google's are."""
+    def __init__(self) -> None:
+        self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         public = self._key.public_key().public_bytes(
             serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
         )
-        return hashlib.sha256(public).hexdigest()[:40]
+        self.key_id = hashlib.sha256(public).hexdigest()[:40]  # the `kid`: a digest of the key, as Google's are
+        self._signer = crypt.RSASigner(self._key, self.key_id)
 
     def token(self, service_account: str, audience: str, now: float) -> str:
         """Return a signed JWT for a request that comes from `service_account` and is meant for `audience`."""

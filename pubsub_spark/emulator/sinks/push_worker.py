@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pubsub_spark.emulator.runtime.engine import Engine
@@ -49,6 +50,26 @@ def endpoint_of(config: Any) -> Endpoint | None:
         service_account=config.oidc_token.service_account_email,
         audience=config.oidc_token.audience,
     )
+
+
+def one_signer() -> Callable[[], Signer]:
+    """Return a function that returns the signer of tokens, one for all threads, made when it is first asked for.
+
+    Its libraries and its key take time, and most emulators need neither a token nor a certificate.
+    """
+    lock = threading.Lock()
+
+    @cache
+    def signer() -> Signer:
+        from pubsub_spark.emulator.sinks.oidc import Signer
+
+        return Signer()
+
+    def locked() -> Signer:
+        with lock:  # `cache` alone makes one for each thread that asks meanwhile
+            return signer()
+
+    return locked
 
 
 class PushWorkers:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+from concurrent.futures import ThreadPoolExecutor
 
 from google.auth import jwt
 
 from pubsub_spark.emulator.sinks.oidc import Signer
+from pubsub_spark.emulator.sinks.push_worker import one_signer
 
 
 def test_token_is_verified_by_google_auth():
@@ -37,3 +39,12 @@ def test_key_set_names_the_key_that_signs():
     assert signer.key_id == key["kid"]
     assert ("RSA", "RS256", "sig", "AQAB") == (key["kty"], key["alg"], key["use"], key["e"])
     assert 256 == len(base64.urlsafe_b64decode(key["n"] + "=="))
+
+
+def test_threads_share_one_key():
+    """A token is verified with the served certificates, whichever threads asked first for a signer."""
+    signer = one_signer()
+    with ThreadPoolExecutor(8) as threads:
+        keys = set(threads.map(lambda _: signer().key_id, range(8)))
+
+    assert 1 == len(keys)
