@@ -18,7 +18,7 @@ from pubsub_spark.schema import avro
 from pubsub_spark.schema.avro import error_locator
 
 # The header of an Avro file, as the specification has it
-_HEADER: Final = {
+HEADER: Final = {
     "type": "record",
     "name": "org.apache.avro.file.Header",
     "fields": [
@@ -43,10 +43,10 @@ def messages(settings: Any, content: bytes) -> Iterator[IngestedMessage]:
 def _avro(content: bytes) -> Iterator[IngestedMessage]:
     try:
         source, without_schema = BytesIO(content), BytesIO()
-        header: Any = fastavro.schemaless_reader(source, _HEADER, None)
+        header: Any = fastavro.schemaless_reader(source, HEADER, None)
         root = avro.parse(header["meta"]["avro.schema"].decode()).root
         header["meta"]["avro.schema"] = b'"null"'
-        fastavro.schemaless_writer(without_schema, _HEADER, header)
+        fastavro.schemaless_writer(without_schema, HEADER, header)
         blocks: Any = fastavro.block_reader(BytesIO(without_schema.getvalue() + source.read()))
         for block in blocks:
             data, start = memoryview(block.bytes_.getvalue()), 0

@@ -12,22 +12,13 @@ import pytest
 
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.sinks.destination import DestinationError, TopicSchema
+from pubsub_spark.emulator.sinks.ingestion_format import HEADER
 from pubsub_spark.emulator.sinks.object_format import encoder, object_name
 from pubsub_spark.emulator.state import wire_format
 from pubsub_spark.emulator.state.message import Message
 from pubsub_spark.schema import schema_types
 
 SUB = "projects/p/subscriptions/lake"
-# of an Avro file, as the specification has it
-HEADER = {
-    "type": "record",
-    "name": "org.apache.avro.file.Header",
-    "fields": [
-        {"name": "magic", "type": {"type": "fixed", "name": "Magic", "size": 4}},
-        {"name": "meta", "type": {"type": "map", "values": "bytes"}},
-        {"name": "sync", "type": {"type": "fixed", "name": "Sync", "size": 16}},
-    ],
-}
 ONE = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "int", "logicalType": "date"}}]}'
 TWO = ONE.replace("]}", ', {"name": "b", "type": ["null", "string"], "default": null}]}')
 
