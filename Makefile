@@ -35,6 +35,7 @@ test-bodies: $(READY) $(NODE)  ## every case of protobuf's conformance suite, of
 
 test-production: java $(READY) $(NODE)  ## pinned runtimes; TLS, tokens, proxies, object stores and links as in production
 	$(BIN)/pytest -q -m "" tests/production
+	$(BIN)/pytest -q -m production --ignore tests/production
 
 soak: java $(READY)  ## an hour of a query through faults chosen by SOAK_SEED, or SOAK_SECONDS of it
 	$(BIN)/python -m tests.faults.soak --seconds $(or $(SOAK_SECONDS),3600) --seed $(or $(SOAK_SEED),1)
