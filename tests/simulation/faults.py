@@ -31,7 +31,7 @@ KINDS: dict[str, tuple[str, float]] = {
     "answer lost": ("a call takes effect and is not answered", 0.2),
     "some ids fail": ("a request fails for some of its ids (exactly-once delivery)", 0.3),
     "ack forgotten": ("the service accepts an ack and delivers the message again", 0.05),
-    "lease cut": ("the service ends leases early", 0.05),
+    "lease cut": ("the service ends leases early", 0.3),
     "stream ended": ("the service ends a stream", 0.05),
     "stream silent": ("a stream brings nothing any more, and is not ended", 0.02),
     "seek back": ("the subscription is sought back", 0.4),

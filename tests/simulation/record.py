@@ -45,6 +45,13 @@ class Commit(NamedTuple):
     rows: tuple[Rows, ...]
 
 
+class Staged(NamedTuple):
+    """A part that a process has staged, and when it last listed the parts of its batch after it had messages."""
+
+    at: float
+    looked: float | None
+
+
 @dataclass
 class Record:
     """The record of one history."""
@@ -57,11 +64,13 @@ class Record:
     committed: dict[str, list[tuple[float, Commit]]] = field(default_factory=lambda: defaultdict(list))
     evaluations: dict[tuple[Batch, str], dict[int, Rows]] = field(default_factory=lambda: defaultdict(dict))
     sunk: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # written by the sink, by id
+    staged: dict[Batch, list[Staged]] = field(default_factory=lambda: defaultdict(list))
     unstaged: set[Batch] = field(default_factory=set)  # whose staged files something else has removed or cut short
     schemas_lost: bool = False  # so that values may differ, with a WARNING
     notes: dict[str, list[tuple[float, Any]]] = field(default_factory=lambda: defaultdict(list))  # faults, by kind
     timeline: list[tuple[float, str, str, tuple[Any, ...]]] = field(default_factory=list)
     violation: Violation | None = None
+    _looked: dict[str, dict[Batch, float]] = field(default_factory=dict)  # by process, since it has messages
     watchers: list[Callable[[str, str], None]] = field(
         default_factory=list
     )  # called with (message id, process) at acks
@@ -86,9 +95,19 @@ class Record:
 
     def deliver(self, ids: list[str], to: str) -> None:
         """Record that the service has sent messages."""
-        for each in ids:
-            self.delivered[each].append(self.hub.now)
+        for message_id in ids:
+            self.delivered[message_id].append(self.hub.now)
+        self._looked.setdefault(to, {})
         self.tell(to, "is sent %s", short(ids))
+
+    def look(self, batch: Batch, by: str) -> None:
+        """Record that a process has listed the parts of a batch."""
+        if by in self._looked:
+            self._looked[by][batch] = self.hub.now
+
+    def stage(self, batch: Batch, by: str) -> None:
+        """Record that a process has staged a part of a batch."""
+        self.staged[batch].append(Staged(self.hub.now, self._looked.get(by, {}).get(batch)))
 
     def ack(self, ids: list[str], by: str) -> None:
         """Record that the service has accepted acks."""

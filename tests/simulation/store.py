@@ -6,6 +6,7 @@ adapter's: before the effect, or after it (an answer that was lost).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from tests.simulation.product import MissingFile
 from tests.simulation.record import Record
 
 T = TypeVar("T")
+_PART = re.compile(r"([^/]+)/(\d+)/(part-\d+)?$")  # stream, batch, and the file if it is not their folder
 _LATENCIES = (0.0005, 0.002, 0.02)  # seconds
 _stores: dict[int, SimStore] = {}
 
@@ -133,6 +135,12 @@ class SimStore:
         def take_effect() -> None:
             self._writing.pop(number, None)
             answer.append(None if refused else effect())
+            if not refused and (part := _PART.search(path)):
+                batch, by = (part[1], int(part[2])), thread.process.name
+                if verb == "lists":
+                    self._record.look(batch, by)
+                elif part[3] and answer[0]:
+                    self._record.stage(batch, by)
             if slow or refused or lost or written is not None or verb == "deletes":
                 suffix = (
                     " (refused)" if refused else " (not answered)" if lost else " (exists)" if answer == [False] else ""
