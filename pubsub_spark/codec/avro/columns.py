@@ -146,15 +146,13 @@ def _scalar(writer: tree.Fixed | tree.Primitive, reader: tree.Fixed | tree.Primi
         case ("bytes", "bytes") | ("fixed", "fixed"):
             if isinstance(writer, tree.Fixed) and isinstance(reader, tree.Fixed) and writer.size != reader.size:
                 raise unresolvable(writer, reader)
-            take = partial(_segments, writer.size if isinstance(writer, tree.Fixed) else None)
-            return _decimal(take, type_, path) if pa.types.is_decimal(type_) else take
+            return _bytes(partial(_segments, writer.size if isinstance(writer, tree.Fixed) else None), type_, path)
         case "string", "string":
             return _strings
         case "bytes", "string":
             return lambda cursors: _strings(cursors, lambda _: _mismatch("is not valid UTF-8", path))
         case "string", "bytes":
-            text = _bytes_of_strings
-            return _decimal(text, type_, path) if pa.types.is_decimal(type_) else text
+            return _bytes(lambda cursors: _strings(cursors).cast(pa.binary()), type_, path)
     raise unresolvable(writer, reader)
 
 
@@ -205,10 +203,6 @@ def _strings(cursors: Cursors, reason: Callable[[int], Mismatch] | None = None) 
         return pc.if_else(pa.array(wrong), b"", data).cast(pa.string())
 
 
-def _bytes_of_strings(cursors: Cursors) -> pa.BinaryArray:
-    return _strings(cursors).cast(pa.binary())
-
-
 def _not_utf8(data: pa.BinaryArray) -> Bits:
     """Return the items that are not UTF-8, searched a few at a time, so that one of them does not slow all."""
     wrong = np.zeros(len(data), np.bool_)
@@ -221,7 +215,10 @@ def _not_utf8(data: pa.BinaryArray) -> Bits:
     return wrong
 
 
-def _decimal(take: Callable[[Cursors], pa.BinaryArray], type_: pa.Decimal128Type, path: Path) -> Read:
+def _bytes(take: Read, type_: pa.DataType, path: Path) -> Read:
+    """Return `take`, or the reading of its bytes as decimals if the column has them."""
+    if not pa.types.is_decimal(type_):
+        return take
     too_long, empty = f"is a decimal of more than {type_.precision} digits", "is a decimal of no bytes"
 
     def read(cursors: Cursors) -> pa.Array:

@@ -54,7 +54,7 @@ class ProtobufDefinition:
             self.file = files[-1]
             self.imports = tuple(self.file.dependency)
             _check_shape(self.file)
-            root = root_name(self.file)
+            root = _full_name(self.file, self.file.message_type[0])
         self.files = {file.name: file for file in files}
         for file in files:
             _check_groups(file)
@@ -151,11 +151,6 @@ def check_compatible(old: Definition, new: Definition) -> None:
     edits = (find_edit(before, after, old.message.name, new.message.name) for before, after in pairs)
     if reason := next(filter(None, edits), None):
         raise IncompatibleSchema(f"{reason}. A new revision may only add and remove optional fields")
-
-
-def root_name(file: FileDescriptorProto) -> str:
-    """Return the full name of the file's one message."""
-    return _full_name(file, file.message_type[0])
 
 
 def _full_name(file: FileDescriptorProto, message: DescriptorProto) -> str:

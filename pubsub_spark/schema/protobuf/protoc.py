@@ -63,16 +63,12 @@ def compile_text(text: str) -> FileDescriptorSet:
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise InvalidSchema(f"The definition is longer than {MAX_BYTES:,} bytes")
     if control := _CONTROL.search(text):
-        raise InvalidSchema(f"The definition has a control character at {_position(text, control.start())}")
+        line, start = text.count("\n", 0, control.start()) + 1, text.rfind("\n", 0, control.start())
+        raise InvalidSchema(f"The definition has a control character at line {line}, column {control.start() - start}")
     try:
         return FileDescriptorSet.FromString(_compile(text))
     except DecodeError:  # from a protoc that nests deeper than protobuf reads
         raise InvalidSchema("The definition is nested too deeply") from None
-
-
-def _position(text: str, index: int) -> str:
-    before = text[:index]
-    return f"line {before.count(chr(10)) + 1}, column {index - before.rfind(chr(10))}"
 
 
 @lru_cache(_CACHED_TEXTS)
