@@ -26,6 +26,7 @@ from tests.bodies.count import Count
 from tests.properties import avro_strategies, protobuf_strategies
 
 _DROPPED = "a message without fields has no column, so that its presence is not written back"
+_SHORTER = "a decimal is written back in as few bytes as it needs"
 _DEFAULT = "an absent field with a default is read as the default, and written"
 
 
@@ -70,6 +71,7 @@ def _avro(draw: st.DrawFn) -> tuple[Any, list[Any]]:
 
 def _of_avro(declared: Any, values: list[Any], counted: Count) -> None:
     plain = fastavro.parse_schema(avro_strategies.without_logical(declared))
+    logical = fastavro.parse_schema(declared)
     definition, codec = schema_types.parse("AVRO", json.dumps(declared)), codec_of("AVRO")
     data = [avro_strategies.written(declared, value) for value in values]
     rows, reasons = codec.decoder(definition, definition, "BINARY")(pa.array(data, pa.binary()))
@@ -88,7 +90,11 @@ def _of_avro(declared: Any, values: list[Any], counted: Count) -> None:
         expected = avro_schemas.read(plain, message)
         binary, text = next(written["BINARY"]), next(written["JSON"])
         agrees = expected == avro_schemas.read(plain, binary)
-        counted.check(agrees and _same_text(definition, plain, text, binary), (declared, message, binary, text))
+        is_same_text = _same_text(definition, plain, text, binary)
+        if is_same_text and not agrees and avro_schemas.read(logical, message) == avro_schemas.read(logical, binary):
+            counted.differences[_SHORTER] += 1
+        else:
+            counted.check(agrees and is_same_text, (declared, message, binary, text))
 
 
 def _same_text(definition: Any, plain: Any, text: bytes, binary: bytes) -> bool:
