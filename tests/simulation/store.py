@@ -139,7 +139,7 @@ class SimStore:
                 batch, by = (part[1], int(part[2])), thread.process.name
                 if verb == "lists":
                     self._record.look(batch, by)
-                elif part[3] and answer[0]:
+                elif verb == "creates" and part[3] and answer[0]:
                     self._record.stage(batch, by)
             if slow or refused or lost or written is not None or verb == "deletes":
                 suffix = (
