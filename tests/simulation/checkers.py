@@ -1,6 +1,7 @@
 """The invariants. They read the record and the service's own state, and know nothing of the code that is checked.
 
-I1  no acked message that is not a row of a committed batch             at each ack
+I1  no acked message that is not a row of a committed batch,            at each ack
+    or in a partition of one that `foreachBatch` did not read
 I2  every evaluation of a batch has the same rows                       at each evaluation (`Record.evaluate`)
 I3  in the end everything is a committed row, and acked                 after the quiet runs
 I4  every run ends or makes progress within bounds                      in `history`
@@ -11,9 +12,11 @@ keys  messages of an ordering key are in order, in partition and batches   at th
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from itertools import pairwise
 
+from tests.simulation import product
 from tests.simulation.cases import Repeat, name_of
 from tests.simulation.record import Record, Staged, short
 from tests.simulation.store import SimStore
@@ -27,10 +30,30 @@ def watch_acks(record: Record) -> None:
     """Check I1 at each ack."""
 
     def check(message_id: str, by: str) -> None:
-        if message_id not in record.committed and not record.messages[message_id].ended:
+        message = record.messages[message_id]
+        if message_id in record.committed or message.ended:
+            return
+        if _was_not_read(record, message_id):
+            message.ended = "not read"
+            record.tell("checker", "%s was in a partition that no action has read", short([message_id]))
+        else:
             record.violate("I1", f"{by} has acknowledged {short([message_id])}, which is no row of a committed batch")
 
     record.watchers.append(check)
+
+
+def _was_not_read(record: Record, message_id: str) -> bool:
+    """Return whether `foreachBatch` did not read the partition of a message.
+
+    Its part must have been staged before a driver counted the parts of the committed batch.
+    """
+    return any(
+        part.partition not in commit.rows
+        and part.at <= record.counted.get(commit.batch, math.inf)
+        and message_id in product.staged_ids(part.content)
+        for commit in record.commits
+        for part in record.staged[commit.batch]
+    )
 
 
 def undelivered(record: Record) -> list[str]:
@@ -68,7 +91,7 @@ def _check_order(record: Record) -> None:
     seen: set[str] = set()
     last: dict[str, int] = {}
     for commit in record.commits:
-        for partition in commit.rows:
+        for _, partition in sorted(commit.rows.items()):
             for message_id, _ in partition:
                 key = record.messages[message_id].key
                 if not key or message_id in seen:
@@ -89,7 +112,7 @@ def _check_partitions(record: Record) -> None:
     repeated_keys = {record.messages[message_id].key for message_id in repeated}
     for commit in record.commits:
         partitions: dict[str, int] = {}
-        for index, partition in enumerate(commit.rows):
+        for index, partition in commit.rows.items():
             for message_id, _ in partition:
                 key = record.messages[message_id].key
                 if key and partitions.setdefault(key, index) != index:

@@ -45,6 +45,7 @@ KINDS: dict[str, tuple[str, float]] = {
     "power loss": ("the machines lose power, and files that are being written are cut short", 0.4),
     "task fails": ("a task fails after it was given its rows", 0.2),
     "sink fails": ("the sink fails before or after it has written", 0.3),
+    "partial action": ("`foreachBatch` does not read all partitions, or catches a failure, and attempts live on", 1.0),
     "speculation": ("two attempts of a task run at once", 0.4),
     "second driver": ("another driver starts on the same checkpoint while the first lives", 0.4),
     "checkpoint rolled back": ("the checkpoint loses its last entries", 0.3),

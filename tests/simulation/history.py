@@ -77,7 +77,8 @@ def _setup(chooser: Chooser, faults: Faults) -> Setup:
         retention=31 * DAY,
         ttl=math.inf,
         exactly_once=chooser.chance(0.35),
-        ordering=chooser.chance(0.25),
+        # A task looks for late parts if its messages have keys.
+        ordering=chooser.chance(0.8 if "partial action" in faults.rates else 0.25),
     )
     if chooser.chance(0.2):
         settings = replace(settings, min_backoff=10, max_backoff=chooser.pick((10, 600)))

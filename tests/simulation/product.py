@@ -16,11 +16,11 @@ from pubsub_spark.read.driver.query_driver import QueryDriver
 from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.rows import Rows
 from pubsub_spark.read.runtime import Runtime
-from pubsub_spark.read.staging import schemas
+from pubsub_spark.read.staging import part, schemas
 from pubsub_spark.read.task import partition_pull, partition_reader
 from pubsub_spark.read.task.partitions import StagedPartition
 
-__all__ = ["Budget", "MissingFile", "Offset", "begin", "driver", "read"]
+__all__ = ["Budget", "MissingFile", "Offset", "begin", "driver", "read", "staged_ids"]
 
 
 def begin() -> None:
@@ -65,3 +65,10 @@ def read(
     name = partition.reader if isinstance(partition, StagedPartition) else None
     staged = schemas.StagedSchemas(partition.staging, partition.batch, name)
     return Rows(options, backend, reader).of(messages, partial(partition_reader.count_malformed, partition), staged)
+
+
+def staged_ids(content: bytes) -> set[str]:
+    """Return the ids of the messages that are acknowledged with a staged part."""
+    return {
+        message_id for receipts in part.receipts([content]) for message_id in receipts.column("message_id").to_pylist()
+    }

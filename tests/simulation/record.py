@@ -36,20 +36,28 @@ class Message:
 
 
 class Commit(NamedTuple):
-    """A committed batch: time, checkpoint, Spark's number, its rows in the sink by partition."""
+    """A committed batch: time, checkpoint, Spark's number, its rows in the sink by partition.
+
+    rows: without the partitions that `foreachBatch` did not read.
+    """
 
     at: float
     checkpoint: str
     number: int
     batch: Batch
-    rows: tuple[Rows, ...]
+    rows: dict[int, Rows]
 
 
 class Staged(NamedTuple):
-    """A part that a process has staged, and when it last listed the parts of its batch after it had messages."""
+    """A part that a process has staged for a partition.
+
+    looked: when the process last listed the parts of its batch after it had messages.
+    """
 
     at: float
     looked: float | None
+    partition: int
+    content: bytes
 
 
 @dataclass
@@ -65,12 +73,15 @@ class Record:
     evaluations: dict[tuple[Batch, str], dict[int, Rows]] = field(default_factory=lambda: defaultdict(dict))
     sunk: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # written by the sink, by id
     staged: dict[Batch, list[Staged]] = field(default_factory=lambda: defaultdict(list))
+    counted: dict[Batch, float] = field(default_factory=dict)  # when a driver has listed a batch after its commit
     unstaged: set[Batch] = field(default_factory=set)  # whose staged files something else has removed or cut short
     schemas_lost: bool = False  # so that values may differ, with a WARNING
     notes: dict[str, list[tuple[float, Any]]] = field(default_factory=lambda: defaultdict(list))  # faults, by kind
     timeline: list[tuple[float, str, str, tuple[Any, ...]]] = field(default_factory=list)
     violation: Violation | None = None
     _looked: dict[str, dict[Batch, float]] = field(default_factory=dict)  # by process, since it has messages
+    _uncounted: set[Batch] = field(default_factory=set)  # committed, and a driver is just learning of it
+    _partitions: dict[str, int] = field(default_factory=dict)  # by process of an attempt
     watchers: list[Callable[[str, str], None]] = field(
         default_factory=list
     )  # called with (message id, process) at acks
@@ -104,10 +115,29 @@ class Record:
         """Record that a process has listed the parts of a batch."""
         if by in self._looked:
             self._looked[by][batch] = self.hub.now
+        if batch in self._uncounted and by not in self._partitions:
+            self.counted[batch] = self.hub.now
 
-    def stage(self, batch: Batch, by: str) -> None:
+    def attempt(self, process: str, partition: int) -> None:
+        """Record that a process reads a partition. The driver stages messages of the first one."""
+        self._partitions[process] = partition
+
+    def stage(self, batch: Batch, by: str, content: bytes) -> None:
         """Record that a process has staged a part of a batch."""
-        self.staged[batch].append(Staged(self.hub.now, self._looked.get(by, {}).get(batch)))
+        looked, partition = self._looked.get(by, {}).get(batch), self._partitions.get(by, 0)
+        self.staged[batch].append(Staged(self.hub.now, looked, partition, content))
+
+    def begin_offset(self, is_new: bool = False) -> None:
+        """Record that a driver learns of commits. is_new: whether it has just started and knows of none."""
+        if is_new:
+            self.counted.clear()
+        self._uncounted = {commit.batch for commit in self.commits} - self.counted.keys()
+
+    def end_offset(self) -> None:
+        """Record that the driver knows of all commits."""
+        for batch in self._uncounted:
+            self.counted.setdefault(batch, self.hub.now)
+        self._uncounted = set()
 
     def ack(self, ids: list[str], by: str) -> None:
         """Record that the service has accepted acks."""
@@ -134,7 +164,7 @@ class Record:
     def commit(self, commit: Commit) -> None:
         """Record that Spark has written a batch to its commit log."""
         self.commits.append(commit)
-        for partition in commit.rows:
+        for partition in commit.rows.values():
             for message_id, _ in partition:
                 self.committed[message_id].append((self.hub.now, commit))
         self.tell("spark", "commits batch %s of checkpoint %s", commit.batch[1], commit.checkpoint)

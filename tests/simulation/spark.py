@@ -17,6 +17,7 @@ import pickle
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -62,9 +63,9 @@ class Checkpoint:
 
 @dataclass
 class Sink:
-    """An idempotent sink: it skips a batch that it has. Rows are kept by partition."""
+    """An idempotent sink: it skips a batch that it has. Rows are kept by batch and partition."""
 
-    written: dict[int, tuple[Rows, ...]] = field(default_factory=dict)
+    written: dict[int, dict[int, Rows]] = field(default_factory=dict)
 
 
 @dataclass
@@ -147,6 +148,7 @@ class Application:
 
     def _run(self) -> None:
         query = self.query
+        self._record.begin_offset(is_new=True)
         driver = product.driver(
             query.options,
             self._backend,
@@ -211,7 +213,9 @@ class Application:
         start = log.offset(self._number) if self._number >= 0 else driver.initial_offset()
         if query.trigger == ONCE and query.passes_start:
             driver.prepare_for_once()
+        self._record.begin_offset()
         end = driver.latest_offset(start if query.passes_start else None, query.budget)
+        self._record.end_offset()
         self.progress_at = self.hub.now
         driver.metrics()
         if end == start and self._number >= 0:
@@ -229,9 +233,10 @@ class Application:
         log, faults = self.checkpoint, self._faults
         end = log.offset(number)
         start = log.offset(number - 1) if number else driver.initial_offset()
-        rows: tuple[Rows, ...] = ()
+        rows: dict[int, Rows] = {}  # of the partitions that an action has read
         for _ in range(self.hub.chooser.pick((1, 1, 1, 2))):  # actions of foreachBatch
-            rows = self._evaluate(driver.partitions(start, end), (end.stream, end.batch))
+            partitions = driver.partitions(start, end)
+            rows |= self._evaluate(partitions, (end.stream, end.batch), faults.hits("partial action"))
             self.progress_at = self.hub.now
         if faults.hits("sink fails"):
             raise BatchFailedError("the sink has failed before it wrote")
@@ -240,7 +245,7 @@ class Application:
         self._write()
         if number not in self.sink.written:
             self.sink.written[number] = rows
-            for partition in rows:
+            for partition in rows.values():
                 for message_id, _ in partition:
                     self._record.sunk[message_id].append(self.hub.now)
         if faults.hits("sink fails"):
@@ -258,23 +263,30 @@ class Application:
 
     # Tasks
 
-    def _evaluate(self, partitions: list[Any], batch: tuple[str, int]) -> tuple[Rows, ...]:
-        """Return the rows of each partition, each read by a task of up to four attempts."""
+    def _evaluate(self, partitions: list[Any], batch: tuple[str, int], is_partial: bool) -> dict[int, Rows]:
+        """Return the rows by partition, each read by a task of up to four attempts.
+
+        is_partial: whether the action needs only some partitions (`take`), or fails and `foreachBatch` catches it.
+        """
         runtime = self._runtime
+        wanted = self.hub.chooser.below(max(1, len(partitions))) if is_partial else len(partitions)
+        processes: list[Process] = []
         results: dict[int, Rows] = {}
         waiting = list(range(len(partitions)))
         running: dict[int, int] = dict.fromkeys(waiting, 0)  # attempts that live, by partition
         attempts: dict[int, int] = dict.fromkeys(waiting, 0)
         reports = runtime.queue()
         busy = 0
-        while len(results) < len(partitions):
+        while True:
             while waiting and busy < _SLOTS:
                 index = waiting.pop(0)
                 for _ in range(2 if self._faults.hits("speculation") and attempts[index] < 2 else 1):
-                    self._attempt(partitions[index], batch, index, attempts[index], reports)
+                    processes.append(self._attempt(partitions[index], batch, index, attempts[index], reports))
                     attempts[index] += 1
                     running[index] += 1
                     busy += 1
+            if len(results) >= wanted:
+                break
             index, rows, error = reports.get()
             running[index] -= 1
             busy -= 1
@@ -283,16 +295,37 @@ class Application:
             if rows is not None:
                 results[index] = rows
             elif not running[index]:
+                if attempts[index] >= _ATTEMPTS and is_partial:
+                    break
                 if attempts[index] >= _ATTEMPTS:
                     raise BatchFailedError(f"partition {index} failed {attempts[index]} times: {error}")
                 waiting.append(index)
-        return tuple(results[index] for index in range(len(partitions)))
+        if is_partial:
+            self._record.tell(
+                self.name, "leaves %s of %s partitions unread", len(partitions) - len(results), len(partitions)
+            )
+            self._leave(processes)
+        return results
 
-    def _attempt(self, partition: Any, batch: tuple[str, int], index: int, number: int, reports: Any) -> None:
+    def _leave(self, processes: list[Process]) -> None:
+        """Leave the attempts of an action that is over: each is soon killed or suspended, or runs to its end."""
+        chooser = self.hub.chooser
+        for process in processes:
+            if process in self.tasks:
+                operation = process.operations + 1 + chooser.below(10)
+                match chooser.pick(("killed", "suspended", "forgotten", "forgotten")):
+                    case "killed":
+                        process.at[operation] = process.kill
+                    case "suspended":
+                        seconds = chooser.seconds(1, 1000)
+                        process.at[operation] = partial(self.suspend, process, seconds)
+
+    def _attempt(self, partition: Any, batch: tuple[str, int], index: int, number: int, reports: Any) -> Process:
         """Start an attempt in a process of its own."""
         machine = self.hub.chooser.pick(self._machines)
         process = Process(self.hub, f"{self.name} task {batch[1]}.{index}.{number}", machine)
         self.tasks.append(process)
+        self._record.attempt(process.name, index)
         pickled = pickle.dumps(partition)
         runtime = SimRuntime(process)
         options = replace(self.query.options, fail_on_data_loss=self.query.fails_on_data_loss)
@@ -333,6 +366,7 @@ class Application:
         self.plan_faults(process, "task killed")
         if self.on_attempt is not None:
             self.on_attempt(process)
+        return process
 
     def has_committed(self, batch: tuple[str, int]) -> bool:
         """Return whether the checkpoint has a batch in its commit log."""

@@ -140,7 +140,7 @@ class SimStore:
                 if verb == "lists":
                     self._record.look(batch, by)
                 elif verb == "creates" and part[3] and answer[0]:
-                    self._record.stage(batch, by)
+                    self._record.stage(batch, by, written or b"")
             if slow or refused or lost or written is not None or verb == "deletes":
                 suffix = (
                     " (refused)" if refused else " (not answered)" if lost else " (exists)" if answer == [False] else ""

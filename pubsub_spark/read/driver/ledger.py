@@ -12,7 +12,8 @@ table TRANSITIONS alone, and only a part in SENDING has its ack ids sent:
     DELETING    a thread deletes its file                                   afterwards the ledger forgets it
 
 `commit` is the only way to COMMITTED, and nothing but `latestOffset(start)` calls it. It fixes the parts of its batch:
-a file that a late task stages afterwards was never a row, has no state, and is never acknowledged.
+a file that a late task stages afterwards was never a row, has no state, and is not acknowledged by this run. That
+happens if `foreachBatch` has not read all partitions.
 
 The other half is that a message never becomes a row twice. Its lease lasts until its ack, as far as Pub/Sub lets us. If
 a lease may have ended before the ack was accepted, the id is in doubt (`in_doubt`), and a redelivery is no row but is
