@@ -70,8 +70,8 @@ def test_executors_on_other_machines(application: Application, bucket: Bucket):
     assert 0 == application.ends(), application.log.read_text()[-3000:]
     assert Counter(MANY) == Counter(application.texts())
     assert 0 == application.emulator.backlog(application.names.subscription)
-    left = [re.sub("owners/[0-9]+$", "owners/EPOCH", name).rpartition("/")[2] for name in bucket.names()]
-    assert ["EPOCH", "driver-token", "last-acknowledged"] == sorted(left)
+    left = {re.sub(r"/[0-9-]+$", "", name).rpartition("/")[2] for name in bucket.names()}
+    assert {"owners", "driver-token", "last-acknowledged"} == left - {"in-doubt", "unfinished-run"}  # if acks were late
 
 
 @needs_available_now

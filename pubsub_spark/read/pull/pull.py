@@ -5,8 +5,9 @@ A pull has caught up when all messages of the last `caught_up` seconds were publ
 that the query keeps up with, it would otherwise continue to the end of its period, and every message would wait for
 that. Service and machine each have a clock: if this one is slow, a pull ends earlier, and the next one pulls the rest.
 
-Unless its share is full, the pull then half-closes the stream and takes the messages that are still arriving. Otherwise
-messages that the service has already sent would be leased for nothing and count as failed deliveries.
+The pull then half-closes the stream and takes the messages that are still arriving, also if its share is full: the
+service counts the bytes of messages, the pull those of responses. Otherwise messages that the service has already sent
+would be leased for nothing and count as failed deliveries.
 
 A pull of several streams is one pull: its limits and its end are those of all of them together.
 """
@@ -105,7 +106,7 @@ class Pull:
 
     def _receive(self) -> None:
         wait = min(self.idle, self.period)
-        while self._kept_count < self.settings.max_messages and self._kept_bytes < self.settings.max_bytes:
+        while True:
             responses = self._stream.take(wait, _DECODE_CHUNK_BYTES)
             now = self.runtime.monotonic()
             self._hand_over(responses, wait)
@@ -119,7 +120,6 @@ class Pull:
                 if self._ended is not None:
                     self._stream.half_close()
             wait = self.times.drain if self._ended is not None else self._pause(now)
-        self._ended = "full"
 
     def _hand_over(self, responses: list[bytes], waited: float = 0.0) -> None:
         leased = self._arrivals.look(self.runtime.boottime(), waited)
@@ -161,6 +161,8 @@ class Pull:
 
     def _reason_to_end(self, now: float, is_quiet: bool) -> str | None:
         """Return why the pull ends now, as in PullResult, or None. is_quiet: no message arrived while it waited."""
+        if self._kept_count >= self.settings.max_messages or self._kept_bytes >= self.settings.max_bytes:
+            return "full"
         has_caught_up = self._new_since is not None and now >= self._new_since + self.times.caught_up
         if now >= self._end:
             return "period"

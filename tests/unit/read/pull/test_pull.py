@@ -199,12 +199,21 @@ class HalfClosing(Service):
 
 
 def test_messages_that_arrive_after_the_half_close_are_taken():
-    """A pull that is not full half-closes its stream. The messages that the service had sent are part of the batch."""
+    """A pull half-closes its stream. The messages that the service had sent are part of the batch."""
     service = HalfClosing(scripts=[[response("a")]])
     got = do_pull(service, settings(), idle=0.05, times=replace(AT_ONCE, drain=LONG))
     service.listening.join()
 
     assert ["a", "b"] == got.texts
+
+
+def test_full_pull_takes_the_messages_that_are_still_arriving():
+    """The service counts fewer bytes than the pull, so that it has sent more when the share of the pull is full."""
+    service = HalfClosing(scripts=[[response("a")]])
+    got = do_pull(service, settings(max_bytes=1), times=replace(AT_ONCE, drain=LONG))
+    service.listening.join()
+
+    assert ("full", ["a", "b"]) == (got.result.ended, got.texts)
 
 
 @pytest.mark.parametrize(("woke_up", "leased"), [(2.0, 2.0), (70.0, 1.0)])
