@@ -90,7 +90,7 @@ class ReadOptions(ServiceOptions):
         "maxBytesPerTrigger",
         "size",
         256 * 2**20,
-        "Most bytes in a micro-batch (soft: a response may overshoot it).",
+        "Most bytes in a micro-batch (soft: responses that are on their way may overshoot it).",
         shown="256m",
         low=1,
     )

@@ -108,8 +108,8 @@ def _check_partitions(record: Record) -> None:
     Pub/Sub may deliver the same message of a key to two tasks by itself. Neither sees the other's part if both look
     before either is staged.
     """
-    repeated = {each for kind in ("ack forgotten", "lease cut") for _, ids in record.notes[kind] for each in ids}
-    repeated_keys = {record.messages[message_id].key for message_id in repeated}
+    notes = (*record.notes["ack forgotten"], *record.notes["lease cut"])
+    repeated_keys = {record.messages[message_id].key for _, ids in notes for message_id in ids}
     for commit in record.commits:
         partitions: dict[str, int] = {}
         for index, partition in commit.rows.items():

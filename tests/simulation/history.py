@@ -28,6 +28,7 @@ _GAPS = (0.0, 0.0, 1.0, 30.0, 700.0, 3600.0, DAY, 3 * DAY)  # seconds between tw
 _SHORT_GAPS = _GAPS[:4]  # while a query runs
 _LEASES_SECONDS = 700.0  # after which no lease of a dead client is left
 SINGLE_BATCH_RUNS = 4  # of one batch each: an old batch again, an empty one, the messages, their acks
+_FEW_BYTES = 600  # of responses: a few messages
 _MAX_FAILURES = 3  # of quiet runs, each with an error that says what to do
 _LOSSES = ("file removed", "rolled back", "other staging", "new checkpoint")
 
@@ -96,24 +97,25 @@ def _setup(chooser: Chooser, faults: Faults) -> Setup:
 
 
 def _query(chooser: Chooser) -> Query:
-    messages = chooser.pick((1, 3, 10, 1000))
+    messages, volume = chooser.pick((1, 3, 10, 1000)), chooser.pick((10**6, 10**6, _FEW_BYTES))
     return Query(
-        _options(chooser, messages),
+        _options(chooser, messages, volume),
         chooser.pick((PROCESSING_TIME, PROCESSING_TIME, AVAILABLE_NOW, AVAILABLE_NOW, ONCE)),
         chooser.chance(0.6),
-        product.Budget(messages, 10**6),
+        product.Budget(messages, volume),
         chooser.pick((1, 2, 3)),
         chooser.pick((1, 3, 1000)),
         chooser.pick((0.0, 0.0, 0.0, 5.0, 60.0)),
     )
 
 
-def _options(chooser: Chooser, messages: int) -> ReadOptions:
+def _options(chooser: Chooser, messages: int, volume: int) -> ReadOptions:
     """Return the options of a query: those of batches are small, so that a few messages reach every limit."""
     return ReadOptions(
         endpoint=ADDRESS,
         subscription_id=SUBSCRIPTION,
         max_messages_per_trigger=messages,
+        max_bytes_per_trigger=volume,
         idle_timeout=chooser.pick((1.0, 5.0)),
         max_fetch_period=chooser.pick((1.0, 10.0, 60.0)),
         max_unacknowledged_batches=chooser.pick((1, 2, 100)),
@@ -159,8 +161,8 @@ class History:
         chooser, faults = self._chooser, self._faults
         self._break_things()
         if faults.hits("other options"):
-            options = replace(_options(chooser, self._query.budget.messages), decode=self._query.options.decode)
-            self._query = replace(self._query, options=options)
+            options = _options(chooser, self._query.budget.messages, self._query.budget.bytes)
+            self._query = replace(self._query, options=replace(options, decode=self._query.options.decode))
         self.world.store = self.world.stores[int(faults.hits("other staging"))]
         if self.world.store is not self.world.stores[0]:
             self._record.note("other staging")
@@ -319,16 +321,18 @@ class History:
         self._check_end()
 
     def _quiet_runs(self) -> int:
-        """Return after how many runs everything is delivered: two. More if Spark asks for one batch a run.
+        """Return after how many runs everything is delivered: two, or one without any fault. More for one batch a run.
 
         Then it is the run after the next, or one run for each message if there are more than fit into a batch, or if
         acks of ordering keys have to come first. A batch that was not committed takes a run of its own, and so does the
         first one in a new staging area.
         """
         query, messages = self._query, len(self._record.messages)
+        settings = self.world.settings
         if not query.is_asked_once:
-            return 2
-        fits = 1 if self.world.settings.ordering else min(query.budget.messages, query.buffered)
+            is_calm = not (self._faults.rates or settings.ordering or settings.min_backoff or settings.exactly_once)
+            return 1 if is_calm and not query.runs_on else 2
+        fits = 1 if settings.ordering else min(query.budget.messages, query.buffered)
         left = max(len(checkers.undelivered(self._record)), self.world.backlog)
         return SINGLE_BATCH_RUNS + (messages if left > fits else 0)
 

@@ -21,7 +21,7 @@ from typing import Any
 from unittest import mock
 
 from pubsub_spark.read.driver import active_run, batches, in_doubt, in_doubt_files, ledger, start
-from pubsub_spark.read.pull import driver_stream, lease
+from pubsub_spark.read.pull import driver_stream, lease, streaming_pull
 from pubsub_spark.read.staging import area, fencing, schemas
 from pubsub_spark.read.staging.ids import digests, merged
 from pubsub_spark.read.task import partition_pull, partition_reader
@@ -154,6 +154,16 @@ def _constant(value: Any) -> Callable[[Any], Any]:
     return lambda _: lambda *arguments, **settings: value
 
 
+def _cuts_off(_: Any) -> Any:
+    """Cancel the streams of a pull in place of the half-close, so that messages on their way stay leased."""
+
+    def mutated(self: streaming_pull.StreamingPull) -> None:
+        for stream in self.streams:
+            stream.cancel()
+
+    return mutated
+
+
 def _doubts_replays(replayed: Any) -> Any:
     """Put the ids of a batch in doubt that is replayed and not committed."""
 
@@ -235,6 +245,7 @@ MUTATIONS: list[Mutation] = [
     Mutation(
         "a standstill is not noticed", ("I5",), replaced(lease.Arrivals, "look", lambda _: lambda self, now, *_: now)
     ),
+    Mutation("a pull is cut off", ("I3",), replaced(streaming_pull.StreamingPull, "half_close", _cuts_off)),
     Mutation("another location is replayed", ("I1",), replaced(start.Start, "_report_other_area", _nothing)),
     Mutation(
         "a message twice in the buffer is two rows",
