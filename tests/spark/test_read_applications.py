@@ -70,8 +70,9 @@ def test_executors_on_other_machines(application: Application, bucket: Bucket):
     assert 0 == application.ends(), application.log.read_text()[-3000:]
     assert Counter(MANY) == Counter(application.texts())
     assert 0 == application.emulator.backlog(application.names.subscription)
-    left = {re.sub(r"/[0-9-]+$", "", name).rpartition("/")[2] for name in bucket.names()}
-    assert {"owners", "driver-token", "last-acknowledged"} == left - {"in-doubt", "unfinished-run"}  # if acks were late
+    left = [re.sub(r"/[0-9-]+$", "", name).rpartition("/")[2] for name in bucket.names()]
+    late_acks = ("in-doubt", "unfinished-run")  # are left if acks were late, as on a slow machine
+    assert ["driver-token", "last-acknowledged", "owners"] == sorted(name for name in left if name not in late_acks)
 
 
 @needs_available_now
