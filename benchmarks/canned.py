@@ -55,7 +55,6 @@ _HEADER_TABLE_SIZE, _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE = 1, 4, 5
 _POLL_SECONDS = 0.01  # between two looks at whether there is something to send
 _PULL = b"/google.pubsub.v1.Subscriber/StreamingPull"
 _ACKNOWLEDGE = b"/google.pubsub.v1.Subscriber/Acknowledge"
-_ACK_ID_SEARCH_BYTES = 512  # at the start of a request, which have its first ack id
 _RESPONSE = types.StreamingPullResponse.pb()
 _RESPONSES_PER_SECOND = 100  # of a steady rate, at most
 _UNSTAMPED_NANOS = 999_999_999  # in a publish time that is written when the response is sent
@@ -250,13 +249,11 @@ class _Connection:
             if self._unacknowledged > 2**26:
                 self._socket.sendall(_frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", self._unacknowledged)))
                 self._unacknowledged = 0
-            if call is not None and call.path == _PULL and call.most is None:
+            if call is not None and call.path == _ACKNOWLEDGE:
+                call.request += payload
+            elif call is not None and call.path == _PULL and call.most is None:
                 call.request += payload
                 self._open(call)
-            elif call is not None and call.path == _ACKNOWLEDGE:
-                start = call.request[:_ACK_ID_SEARCH_BYTES]  # frames may be cut anywhere
-                if len(start) < _ACK_ID_SEARCH_BYTES or self._canned.small_ack_id in start:
-                    call.request += payload
         elif kind == _HEADERS:
             block = bytes(payload)
             path = next((path for path in (_PULL, *self._canned.answers) if path in block), b"")
@@ -317,10 +314,8 @@ class _Connection:
             if call.response is None:
                 small = call.most <= PER_RESPONSE
                 outstanding = call.sent - canned.small_acknowledged + call.acknowledged if small else call.sent
-                more = 0 if small else canned.fit
-                is_full = (outstanding - more) * per_response >= call.most or (outstanding - more) * len(
-                    canned.pool[0]
-                ) >= call.most_bytes
+                counted = outstanding - canned.fit
+                is_full = counted * per_response >= call.most or counted * len(canned.pool[0]) >= call.most_bytes
                 if is_full or call.half_closed or (due := canned.take()) is None:
                     return
                 if not call.answered:

@@ -35,7 +35,7 @@ MAX_MESSAGES = 1000
 MAX_BYTES = 4 * 2**20
 _log = logging.getLogger(__name__)
 _RATE_SECONDS = 2.0  # over which the rate is measured: a single burst is no backlog
-_NEARLY_FULL = 0.75  # of a limit
+_NEARLY_FULL = 0.75  # of a limit: from here on a service may wait until a whole response fits
 _MAX_DRAIN_POLLS = 10  # when the stream is closed. A service that continues to send is cut off
 
 
@@ -103,7 +103,7 @@ class DriverStream:
                     self._buffer.append(_Buffered(self._clock(), lease, arrived))
                     self._outstanding.append((arrived.messages.num_rows, sum(map(len, responses))))
                     self._set_expired_aside()
-            if self._reaches(1, self._outstanding):
+            if self._reaches(_NEARLY_FULL, self._outstanding):
                 self._flow_controlled = True
 
     def _has_room(self) -> bool:
@@ -129,8 +129,7 @@ class DriverStream:
     def idle_seconds(self) -> float:
         """The seconds of connection without a message although nothing held messages back.
 
-        Messages that are not acknowledged hold back others if they have ordering keys, or leave a quarter of a limit or
-        less: a service may wait until a whole response fits.
+        Messages that are not acknowledged hold back others if they have ordering keys, or nearly reach a limit.
         """
         now = self.runtime.monotonic()
         return min(self.health.idle_seconds(now), now - self._held_back_until)
@@ -183,7 +182,7 @@ class DriverStream:
 
     @property
     def is_flow_controlled(self) -> bool:
-        """Whether the service has held messages back since the last `take`."""
+        """Whether the service may have held messages back since the last `take`, because a limit was nearly reached."""
         return self._flow_controlled
 
     @property

@@ -125,6 +125,13 @@ def test_stream_at_its_limit_is_flow_controlled():
         assert not stream.is_flow_controlled
 
 
+def test_stream_with_a_quarter_of_its_limit_left_is_flow_controlled():
+    """A service that never cuts a response waits until a whole one fits, so the limit itself may never be reached."""
+    with opened(Service(scripts=[[response("abc")]]), max_messages=4) as stream:
+        wait(stream, 3)
+        assert stream.is_flow_controlled
+
+
 def test_stream_at_the_rate_limit_is_saturated():
     """Batches that are quick enough keep a stream from its limits. It is saturated at 6 MB/s for two seconds."""
     clock = [0.0]  # seconds
@@ -177,7 +184,7 @@ def test_part_of_a_response_is_acknowledged():
         wait(stream, 2)
         taken(stream)
         stream.record_acks(1)
-        assert [False, True] == flow_controlled_by(stream, service, "c" * 150_000, "d" * 100_000)
+        assert [False, True] == flow_controlled_by(stream, service, "c" * 140_000, "d" * 100_000)
 
 
 def test_flow_control_admits_as_many_as_were_acknowledged():
