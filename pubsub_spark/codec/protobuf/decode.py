@@ -15,9 +15,9 @@ parsed exactly, except for the last three and messages of any shape, which it ge
 have their messages written again. So have messages that ptars then refuses: it knows no groups, which unknown fields
 may be.
 
-When a step fails, the bad rows are isolated: the block is split into parts, and the parts that fail are split again,
-down to single rows. upb alone isolates malformed messages. Then all steps isolate messages that have no place in the
-columns. A bad row gets a reason and, in the block, the bytes of an empty message. Then the block is decoded again.
+When a step fails, the bad rows are isolated. upb continues behind each malformed message that it refuses. For messages
+that have no place in the columns the block is split into parts, and the parts that fail are split again, down to single
+rows. A bad row gets a reason and, in the block, the bytes of an empty message. Then the block is decoded again.
 
 Revisions: binary messages are read with the reader's descriptor whatever revision wrote them, since field numbers are
 common to both. A field that the writer did not have is absent, and one that the reader does not have is skipped. JSON
@@ -47,6 +47,7 @@ from pubsub_spark.slices import slices
 # A block: small enough for the caches and for a parse to hold little memory, large enough to hide its fixed cost.
 BLOCK_ROWS: Final = 16_384
 BLOCK_BYTES: Final = 8 << 20
+CHUNK_ROWS: Final = 256  # of a block with malformed messages: after each one, the rest of a chunk is copied
 SPLIT_PARTS: Final = 4  # of rows that fail together
 
 
@@ -86,10 +87,7 @@ class ProtobufDecoder:
         try:
             return self._columns(framed, self._parse(framed))
         except UnreadableMessage:
-            places = _framed_places(data)
-
-        def parse_rows(first: int, end: int) -> None:
-            self._parse(framed[places[first] : places[end]])
+            malformed = {row: self._parse_error(data[row].as_py()) for row in self._malformed(framed, _places(data))}
 
         def read_rows(first: int, end: int) -> None:
             part = self._framed(data.slice(first, end - first))
@@ -98,7 +96,6 @@ class ProtobufDecoder:
             else:  # ptars may fail for a reason that this module does not know of
                 self._from_objects(part)
 
-        malformed = {row: self._parse_error(data[row].as_py()) for row, _ in _refused(parse_rows, 0, len(data))}
         data = _emptied(data, list(malformed))
         reasons.update({start + row: reason for row, reason in malformed.items() if start + row not in reasons})
         try:
@@ -112,6 +109,38 @@ class ProtobufDecoder:
             return self._columns(framed)
         except UnreadableMessage:
             return self._from_objects(framed)
+
+    def _malformed(self, framed: bytes, places: list[int]) -> Iterator[int]:
+        """Yield the rows that upb refuses, or that lack a required field."""
+
+        def parse_rows(first: int, end: int) -> None:
+            self._parse(framed[places[first] : places[end]])
+
+        row, count = 0, len(places) - 1
+        while row < count:
+            end = min(row + CHUNK_ROWS, count)
+            refused = row + self._accepted(framed[places[row] : places[end]])
+            if refused == end:
+                row = end
+            elif any(_refused(parse_rows, refused, refused + 1)):
+                yield refused
+                row = refused + 1
+            else:  # another implementation of protobuf keeps other messages
+                yield from (at for at, _ in _refused(parse_rows, row, end))
+                row = end
+
+    def _accepted(self, framed: bytes) -> int:
+        """Return the number of messages before the first that upb refuses, or that lacks a required field."""
+        envelope = self.definition.envelope_class()
+        try:
+            envelope.ParseFromString(framed)
+            parsed = len(envelope.messages)
+        except DecodeError:  # upb keeps the messages that it has parsed and, as the last, the one that it refuses
+            parsed = max(len(envelope.messages) - 1, 0)
+        if self._required:
+            complete = map(self.definition.message_class.IsInitialized, envelope.messages[:parsed])
+            return next((at for at, is_complete in enumerate(complete) if not is_complete), parsed)
+        return parsed
 
     def _parse(self, framed: bytes, required: bool = True) -> Any:
         """Return the parsed envelope. Raises UnreadableMessage if one is malformed or, if `required`, lacks a field."""
@@ -208,7 +237,7 @@ def _emptied(data: pa.Array, rows: list[int]) -> pa.Array:
     return pc.if_else(pa.array(mask), pa.scalar(b""), data)
 
 
-def _framed_places(data: pa.Array) -> list[int]:
+def _places(data: pa.Array) -> list[int]:
     """Return the offset of each message in the envelope of `data` and, last, its length."""
     lengths = np.diff(arrays.offsets_of(data))
     framed_lengths = lengths + (len(ENVELOPE_TAG) + 1)
