@@ -6,6 +6,4 @@ spark_types   Spark types made from Arrow types
 envelope      the columns around `value`
 rows          rows to encode: the columns of fields, and the row of an error       arrays   parts of Arrow arrays
 projection    values of one revision as the columns of another
-
-Above `schema`, which parses definitions and validates messages.
 """

@@ -1,4 +1,4 @@
-"""Arrow arrays made of parts (structs of children, values of some rows, values and reasons), and offsets."""
+"""Arrow arrays made of parts, and offsets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def at_rows(values: pa.Array, rows: npt.NDArray[np.integer[Any]], count: int) ->
 
 
 def offsets_of(array: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the offsets where the items of a binary, list or map array begin and end in its buffer or its values."""
+    """Return the offsets of the items of a binary, list or map array in its buffer or its values."""
     if not len(array):
         return np.zeros(1, np.int64)  # Arrow may leave the buffer out
     width: type[Any] = np.int64 if pa.types.is_large_list(array.type) else np.int32
@@ -58,7 +58,7 @@ def list_offsets(lists: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def entries_of(maps: pa.MapArray) -> pa.StructArray:
-    """Return the entries of all maps, one after the other. Arrow can flatten a list, but no map.
+    """Return the entries of all maps, one after the other.
 
     A cast to a list would be wrong for values of lists of nulls, which it cuts off (pyarrow 26).
     """

@@ -1,8 +1,8 @@
 """The fixed columns of a message, around `value`: StreamingPullResponse bytes to Arrow, no Python object per message.
 
-`ptars` reads the protobuf wire format in Rust. `MESSAGES` (as delivered) and `RECEIPTS` (for the acks) are staged. The
-columns that a user sees are made from MESSAGES by `envelope` or `databricks`. Each of them is one Arrow schema here.
-Both the Spark type and the arrays come from it, because Spark compares them exactly.
+`ptars` reads the protobuf wire format in Rust. `MESSAGES` (as delivered) and `RECEIPTS` (for the acks) are staged.
+Users see columns made from MESSAGES by `envelope` or `databricks`. Their Spark types come from the same Arrow schemas,
+because Spark compares them exactly.
 
 Column reference: https://cloud.google.com/pubsub/docs/reference/rpc/google.pubsub.v1#pubsubmessage
 """
@@ -62,7 +62,6 @@ class Received(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _responses() -> Any:
-    """Return the `ptars` handler of StreamingPullResponse, made once per process."""
     from google.pubsub_v1.types import StreamingPullResponse
     from ptars import HandlerPool, PtarsConfig
 
@@ -82,7 +81,7 @@ def received(responses: Sequence[bytes]) -> Received:
 
 
 def first_deliveries(received: Sequence[Received]) -> list[pa.RecordBatch]:
-    """Return the messages with only the first delivery of each message id."""
+    """Return the messages, with only the first delivery of each message id."""
     ids = pa.chunked_array([batch.messages.column("message_id") for batch in received], pa.string())
     if pc.count_distinct(ids, mode="all").as_py() == len(ids):  # a table imports pandas, which takes 0.3 s
         return [batch.messages for batch in received]
@@ -129,7 +128,7 @@ def attribute(messages: pa.RecordBatch, name: str) -> pa.StringArray:
 
 
 def size(messages: pa.RecordBatch) -> int:
-    """Return the bytes of the payloads and attributes, as published: without Arrow's offsets."""
+    """Return the bytes of the payloads and attributes as published."""
     attributes = messages.column("attributes")
     first, last = _span(attributes)  # keys and items are those of the whole array, whatever part of it this is
     texts = (attributes.keys.slice(first, last - first), attributes.items.slice(first, last - first))
@@ -143,13 +142,11 @@ def has_text(array: pa.StringArray) -> bool:
 
 
 def _span(array: pa.Array) -> tuple[int, int]:
-    """Return the first offset and the last of an array with offsets."""
     offsets = offsets_of(array)
     return int(offsets[0]), int(offsets[-1])
 
 
 def _null_where(array: pa.Array, absent: pa.BooleanArray) -> pa.Array:
-    """Return the array with null where `absent` is true."""
     if not absent.true_count:
         return array
     if absent.true_count == len(array):

@@ -1,7 +1,6 @@
 """The projection of decoded values onto the columns of another schema revision, by field name.
 
-A replayed batch is decoded with the reader schema of the run that planned it, and Spark has planned the columns of
-the current run's. Pure.
+A replayed batch has the reader schema of the run that planned it. Spark expects the columns of the current run.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ import pyarrow.compute as pc
 
 
 class IncompatibleTypeError(Exception):
-    """The error about a field that has another type, or cannot be null in the new type. The message names its path."""
+    """A field has another type, or cannot be null in the new type. The message names its path."""
 
 
 def project(values: pa.Array, type_: pa.DataType, path: str = "value") -> pa.Array:
     """Return the values in a type: fields of the same name and type kept, new fields null, others left out.
 
-    The rule applies to structs at any depth, also in lists and maps. Raises IncompatibleTypeError, which depends on the
-    types alone. path: of the values, for the error.
+    The rule applies to structs at any depth. Raises IncompatibleTypeError, which depends on the types alone.
     """
     source = values.type
     if source == type_:

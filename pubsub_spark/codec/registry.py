@@ -1,11 +1,9 @@
 """The registry of codecs: the decoders and encoders of a task, by schema revision and encoding.
 
 `TopicSchema` is chosen once, on the driver, and travels to the tasks as plain values. A task's `Decoder` groups its
-messages by the revision that each names, fetches a revision it has not seen, and decodes each group with a codec
-compiled for (that revision, the reader's, the encoding). Parsed definitions and compiled codecs are kept for the life
-of the process. A `Decoder` fetches a revision once.
-
-The work is done by the package of each schema type (`codec.avro`, `codec.protobuf`): three functions, `Codec`.
+messages by the revision that each names, and decodes each group with a codec compiled for (that revision, the reader's,
+the encoding). Parsed definitions and compiled codecs are kept for the life of the process. A `Decoder` fetches a
+revision once.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ EncodeRows = Callable[[pa.StructArray], pa.BinaryArray]
 
 
 class Codec(Protocol):
-    """The interface of a schema type's package. Definitions are parsed by `schema`, of the same type."""
+    """The interface of a schema type's package (`codec.avro`, `codec.protobuf`). `schema` parses the definitions."""
 
     def value_type(self, definition: Definition) -> pa.StructType:
         """Return the type of the column `value`. Raises SchemaError with the path of a type that Spark cannot hold."""
@@ -93,7 +91,7 @@ class TopicSchema:
             raise SchemaError(f"The schema `{self.reader}` cannot be a column of Spark: {error}") from None
 
     def encoder(self, source_type: pa.StructType, ignore_extra: bool = False) -> EncodeRows:
-        """Return the encoder of rows of a type. Raises SchemaError with every column that does not fit."""
+        """See `Codec.encoder`."""
         codec, definition = codec_of(self.reader.type), self.reader.parsed()
         try:
             return codec.encoder(definition, self.encoding, source_type, ignore_extra)

@@ -82,9 +82,9 @@ def child(path: str, name: str) -> str:
 def find_columns(
     fields: Sequence[str], source: pa.StructType, path: str, ignore_extra: bool
 ) -> tuple[dict[str, int], list[str]]:
-    """Return the place of each field's column, and the problem that columns have no field.
+    """Return the index of each field's column, and the problem that columns have no field.
 
-    A field's column has its name. Or it has the same name in another case, if only one other column and field have it.
+    A field's column has its name, or its name in another case if only one column and one field have that.
     """
     names = {column.name: index for index, column in reversed([*enumerate(source)])}
     spellings: dict[str, tuple[list[str], list[int]]] = defaultdict(lambda: ([], []))

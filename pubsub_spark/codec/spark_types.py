@@ -1,7 +1,6 @@
 """Spark types made from Arrow types: the inverse of `to_arrow_type`, with every nullability kept.
 
-PySpark has `from_arrow_type`, but its early versions forget whether elements and values may be null. The codecs
-describe a column once, in Arrow. This module derives the Spark type.
+Early versions of PySpark's `from_arrow_type` forget whether elements and values may be null.
 """
 
 from __future__ import annotations

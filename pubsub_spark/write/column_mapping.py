@@ -1,8 +1,7 @@
 """The column mapping: which column of a DataFrame is which field of a message.
 
-Decided once, on the driver, from the schema and the options alone. Every problem is found before one is raised. Columns
-are named as the fields of `PubsubMessage` and found as Spark's resolver finds them: whatever their case, unless two
-differ in nothing else.
+Decided on the driver, from the schema and the options alone. Columns are named as the fields of `PubsubMessage` and
+found as Spark's resolver finds them: whatever their case, unless two differ in nothing else.
 
 The payload of a message (with `encode=topic` there is no first case):
 
@@ -78,8 +77,8 @@ class ColumnMapping:
     def for_schema(self, fields: Iterable[str]) -> ColumnMapping:
         """Return the mapping for a topic schema with these fields.
 
-        A column that is sent as an attribute or as the ordering key is also part of the payload if the schema has a
-        field of its name.
+        A column that becomes an attribute or the ordering key is also part of the payload if the schema has a field of
+        its name.
         """
         if self.payload_kind != "row":
             return self
@@ -121,7 +120,6 @@ class _Mapper:
         self._field_hint = _FIELD_HINT if self._data is None and self._value is None else ""
 
     def mapping(self) -> ColumnMapping:
-        """Return the mapping, which holds when there are no problems."""
         self._check_payload()
         self._check_attributes()
         attribute_columns = self._attribute_columns()
@@ -163,7 +161,6 @@ class _Mapper:
         return tuple((name, position) for name, position in positions if position is not None)
 
     def _ordering(self) -> tuple[int | None, tuple[str, ...]]:
-        """Return the column of the ordering key, and the path of the key within it."""
         if self._options.ordering_field is not None:
             return self._ordering_field(self._options.ordering_field)
         if self._options.ordering_key is not None:
@@ -173,9 +170,7 @@ class _Mapper:
         return self._ordering_key, ()
 
     def _ordering_field(self, field: tuple[str, ...]) -> tuple[int | None, tuple[str, ...]]:
-        """Return the column of a field of the payload and the path within it. A field that is missing or has no text is
-        a problem.
-        """
+        """Return the column of a field of the payload and the path within it, and add a problem if there is none."""
         in_row = self._value is None
         position, path = (self._find(field[0]), field[1:]) if in_row else (self._value, field)
         kind: spark.DataType | None = None if position is None else self._fields[position].dataType
@@ -204,9 +199,7 @@ class _Mapper:
     def _payload(
         self, ordering_key: int | None, topic: int | None, attribute_columns: set[int]
     ) -> tuple[Literal["data", "value", "row"], tuple[int, ...]]:
-        """Return the kind of the payload, and its columns. The arguments are the columns of other fields of the
-        message.
-        """
+        """Return the kind of the payload, and its columns. The arguments are the columns of other fields."""
         names, data, value = self._names, self._data, self._value
         if data is not None and value is not None:
             self.problems.append(f"`{names[data]}` and `{names[value]}` are both a message. Drop one")

@@ -1,8 +1,7 @@
 """The data writer of a task: Arrow batches of rows become confirmed messages.
 
-Runs in a task. `write_partition` opens the connection, and returns only when every message has an id. Its memory does
-not grow with the rows of its partition: it holds one Arrow batch, or with ordering keys some megabytes of batches so
-that the messages of a key share requests, and the outstanding requests.
+Runs in a task. Memory does not grow with the rows of the partition: it holds one Arrow batch, or with ordering keys
+some megabytes of batches so that the messages of a key share requests, and the outstanding requests.
 
 All rows of an Arrow batch are checked before any of them is published.
 """
@@ -42,7 +41,10 @@ class PartitionId:
 
 
 def write_partition(plan: WritePlan, batches: Iterable[pa.RecordBatch], partition: PartitionId) -> WriteMetrics:
-    """Publish the rows of one task. Raises DataError for a row that cannot be published, and Publisher's errors."""
+    """Publish the rows of one task. Returns when every message has an id.
+
+    Raises DataError for a row that cannot be published, and Publisher's errors.
+    """
     with (
         plan.backend.connect() as connection,
         Publisher(connection, plan.options.max_outstanding_requests, plan.options.publish_timeout) as publisher,
@@ -71,7 +73,6 @@ class _DataWriter:
         self._buffered_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Check the rows of an Arrow batch, and publish them or buffer them with the next ones."""
         messages = self._with_ids(self._with_full_topics(self._to_messages(batch)))
         messages, sizes = self._within_limits(messages, limits.message_sizes(messages))
         self._rows += len(batch)
@@ -82,7 +83,6 @@ class _DataWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Publish the buffered messages."""
         buffered, self._buffered, self._buffered_bytes = self._buffered, [], 0
         if buffered:
             sizes = np.concatenate([sizes for _, sizes in buffered])
@@ -107,7 +107,6 @@ class _DataWriter:
             raise DataError(f"{self._where(error.row)}: {error.complaint}.") from None
 
     def _with_full_topics(self, messages: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the same messages with the full names of their topics."""
         if self._plan.mapping.topic is None:
             return messages
         column = messages.column("topic")
@@ -124,7 +123,7 @@ class _DataWriter:
         return with_column(messages, "topic", pa.array(full_names, pa.string()).take(encoded.indices))
 
     def _with_ids(self, messages: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the same messages, none of them empty, with the attribute that identifies a repeated message."""
+        """Return the messages, none of them empty, with the attribute that identifies a repeated message."""
         empty = limits.is_empty(messages)
         if empty.any():
             complaint = "is null or empty, and there are no attributes: Pub/Sub takes no message with neither"
@@ -139,9 +138,7 @@ class _DataWriter:
         return with_column(messages, "attributes", attributes)
 
     def _within_limits(self, messages: pa.RecordBatch, sizes: limits.Ints) -> tuple[pa.RecordBatch, limits.Ints]:
-        """Return the messages within Pub/Sub's limits. Others fail the task, are dropped, or go to the dead-letter
-        topic.
-        """
+        """Return the messages within Pub/Sub's limits. Others fail the task, are dropped or become dead letters."""
         options = self._plan.options
         violations = limits.violations(messages, sizes, self._topic_field_bytes(messages))
         if not violations:
@@ -180,5 +177,4 @@ class _DataWriter:
         return f"{self._where(violation.row)}: {column} {violation.complaint}."
 
     def _where(self, row: int) -> str:
-        """Return a row of the Arrow batch, as it is named in errors."""
         return f"Row {self._rows + row} of partition {self._partition.partition}"

@@ -2,8 +2,7 @@
 
 Null fields are left out, null elements and map values are written. Binary is base64. A timestamp is ISO 8601 with
 milliseconds and the session's zone, `2026-01-31T12:00:00.000Z`. NaN and the infinities are strings. Very large and very
-small doubles are spelled `1e+20` where Java spells `1.0E20`: the same number. A date or time outside the years 1 to
-9999 has no such text.
+small doubles are `1e+20`, not `1.0E20` as in Java. A date or time outside the years 1 to 9999 has no such text.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _OUTSIDE = "is outside the years 1 to 9999, the range of JSON's dates and times"
 
 
 def unsupported(path: str, kind: spark.DataType) -> Iterator[str]:
-    """Yield the parts of a column of this type that cannot be written as JSON, a phrase each."""
+    """Yield a phrase for each part of a column of this type that cannot be written as JSON."""
     if isinstance(kind, spark.StructType):
         for field in kind.fields:
             yield from unsupported(f"{path}.{field.name}", field.dataType)

@@ -1,6 +1,6 @@
 """Messages from rows: an Arrow batch of rows becomes an Arrow batch of messages, without a Python object per row.
 
-Runs in tasks. Columns of the result: `data`, and `attributes`, `ordering_key` and `topic` where the mapping has them.
+Columns of the result: `data`, and `attributes`, `ordering_key` and `topic` if the mapping has them.
 """
 
 from __future__ import annotations
@@ -76,7 +76,6 @@ def _is_text(column: pa.Array) -> bool:
 
 
 def _text_path(path: str, value: pa.Array) -> str:
-    """Return the path of the string that is not UTF-8, in a column of one row."""
     if pa.types.is_struct(value.type):
         for field, member in zip(value.type, value.flatten(), strict=True):
             if not _is_text(member):
@@ -173,12 +172,12 @@ def with_attributes(maps: pa.MapArray | None, extra: list[tuple[str, pa.StringAr
 
 
 def with_column(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
-    """Return the batch with a column added, or put in the place of the one of that name."""
+    """Return the batch with a column added or replaced."""
     return pa.RecordBatch.from_pydict(dict(zip(batch.schema.names, batch.columns, strict=True)) | {name: column})
 
 
 def concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return the rows of one or more batches with the same columns as one batch."""
+    """Return the rows of batches with the same columns as one batch."""
     if len(batches) == 1:
         return batches[0]
     names = batches[0].schema.names

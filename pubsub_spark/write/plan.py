@@ -1,12 +1,11 @@
 """The plan of a write: made on the driver, pickled to the tasks.
 
-Every problem with the columns is found here, once, before any task runs. The service is asked for the topic and its
-schema only if rows are encoded, because a publisher need not be allowed to get the topic.
+Every problem with the columns is found here, before any task runs. The service is asked for the topic and its schema
+only if rows are encoded, because a publisher need not be allowed to get the topic.
 
-Spark makes a stream's writer twice a micro-batch, in two Python processes on the driver. So that each does not ask the
-service each time, a process caches a stream's schema for ten seconds. A batch write always asks. The cache must be
-short: Spark uses the process again for the next query, which may have been started because the topic has another
-schema now.
+Spark makes a stream's writer twice a micro-batch, in two Python processes on the driver. So a process caches a stream's
+schema, for ten seconds only: Spark uses the process again for the next query, when the topic may have another schema. A
+batch write always asks.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def plan_batch_write(options: WriteOptions, backend: Backend, schema: StructType
 
 
 def plan_stream_write(options: WriteOptions, backend: Backend, schema: StructType) -> WritePlan:
-    """Return the plan of a micro-batch of `df.writeStream`. Raises SchemaError for columns that cannot be published."""
+    """Return the plan of a micro-batch of `df.writeStream`. Raises as `plan_batch_write`."""
     return _plan(options, backend, schema, _get_cached_topic_schema)
 
 
@@ -73,7 +72,6 @@ def _plan(options: WriteOptions, backend: Backend, schema: StructType, get_schem
 
 
 def _check_json(mapping: ColumnMapping, schema: StructType) -> None:
-    """Raise SchemaError with every column of the payload that has no JSON."""
     fields = [schema.fields[position] for position in mapping.payload]
     problems = [problem for field in fields for problem in unsupported(field.name, field.dataType)]
     if problems:
@@ -91,7 +89,6 @@ def _check_described(options: WriteOptions, topic_schema: TopicSchema | None) ->
 
 
 def _get_topic_schema(backend: Backend, topic: str) -> TopicSchema | None:
-    """Return the schema of a topic, or None if it has none."""
     from ..backend import schemas
 
     with backend.connect() as connection:

@@ -1,14 +1,13 @@
 """The publisher of a task: sends requests, retries them on the service's retryable codes, counts message ids.
 
-Runs in a task. `RequestQueue` decides which requests may be sent. This puts a lock, gRPC's callbacks and a scheduler of
-retries around it. The task's own thread adds requests and blocks while flow control asks it to. Responses are handled
-on gRPC's thread, which then sends the next requests.
+Runs in a task. This puts a lock, gRPC's callbacks and a scheduler of retries around `RequestQueue`. The task's own
+thread adds requests. gRPC's thread handles responses, and then sends the next requests.
 
 The promise: `finish` returns only when the service has assigned a message id to every message that was sent. A call
 whose response was lost is sent again, so a message may be published twice (at-least-once delivery).
 
 A task always ends. Each call has a deadline. After the first request that fails for good, the queued requests of other
-ordering keys have `publishTimeout` to be published. An exception on gRPC's or the scheduler's thread ends the task.
+ordering keys have `publishTimeout` to be published. An exception on another thread ends the task.
 """
 
 from __future__ import annotations
@@ -125,7 +124,6 @@ class Publisher:
             self._fail_task(error)
 
     def _on_retries_due(self, requests: list[EncodedRequest]) -> None:
-        """Send requests again. Runs on the scheduler's thread."""
         try:
             with self._changed:
                 if self._closed:

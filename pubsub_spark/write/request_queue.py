@@ -5,9 +5,9 @@ Three rules, as in Google's PublisherClient:
 - At most `max_in_flight` requests are in flight.
 - One request of an ordering key (of a topic) is in flight or waits for its retry. The next leaves the key's queue when
   it is confirmed, so the messages of a key arrive in their order.
-- Flow control: the caller adds no request while `has_capacity` is false, and then waits until `has_drained`, so the
-  memory of a task does not grow with the rows it writes. It counts the memory that Python needs for a request, not its
-  body alone: with one small message for each of many keys, the objects are most of it.
+- Flow control: the caller adds no request while `has_capacity` is false, and then waits until `has_drained`. It counts
+  the memory of a request's Python objects, not its body alone: with one small message for each of many keys, they are
+  most of it.
 
 After a request has failed for good the caller adds nothing more. The queue of its key is dropped, and so are queued
 requests without a key. Requests of other keys are still sent, so each key ends with a prefix of its messages.
@@ -56,9 +56,7 @@ class RequestQueue:
 
     @property
     def has_drained(self) -> bool:
-        """Whether a caller that waits for capacity may continue. It needs a quarter of it, so as not to wake for every
-        response.
-        """
+        """Whether a caller that waits for capacity may continue. A quarter is free then, to save wake-ups."""
         return self.outstanding_bytes < self._max_outstanding_bytes * _RESUME_SHARE
 
     @property
@@ -82,7 +80,7 @@ class RequestQueue:
         self._sendable.append(request)
 
     def take_sendable(self) -> list[EncodedRequest]:
-        """Return the requests to send now. Each counts as in flight from here on."""
+        """Return the requests to send now. They count as in flight from here on."""
         taken = []
         while self._sendable and self._in_flight < self._max_in_flight:
             taken.append(self._sendable.popleft())
@@ -102,7 +100,7 @@ class RequestQueue:
                 self._key_queues.pop(key, None)
 
     def await_retry(self) -> None:
-        """Take a request out of flight that failed for now. Its key keeps waiting for it, others may be sent."""
+        """Take a request out of flight that failed for now. Its key keeps waiting for it."""
         self._in_flight -= 1
         self._awaiting_retry += 1
 

@@ -1,7 +1,7 @@
 """The retry scheduler of a task: one thread, and a heap of the requests that await their retry.
 
-Runs in a task. The thread is started by the first retry and ends with `close`. It is one thread however many requests
-await their retry. In an outage there may be one for every ordering key.
+The thread is started by the first retry and ends with `close`. In an outage it may have a request of every ordering
+key.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The writing half of `format("pubsub")`: the data source class whose writers publish. Wiring only.
 
-`source` adds the reading half. `WriteSummary` registers this half alone, under a name of its own.
+`source` adds the reading half. `WriteSummary` registers this half alone.
 """
 
 from __future__ import annotations
@@ -45,11 +45,9 @@ class PubSubSink(DataSource):
         self._environ = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the writer of `df.write`."""
         options = parsed(WriteOptions, self._given, self._environ)
         return PubSubBatchWriter(options, from_options(options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return the writer of `df.writeStream`."""
         options = parsed(WriteOptions, self._given, self._environ)
         return PubSubStreamWriter(options, from_options(options), schema, overwrite)

@@ -4,9 +4,8 @@
     df.write.format(summary.format).mode("append").option("topicId", "t").save()
     summary.value.messages
 
-Spark takes accumulators only from a data source that a program has registered, not from one that it has found
-installed, and Spark 4.0 does not let a found one be registered again. So `summary.format` is the sink under another
-name.
+Spark takes accumulators only from a data source that a program has registered, and Spark 4.0 does not let an installed
+one be registered again. So `summary.format` is the sink under another name.
 """
 
 from __future__ import annotations
@@ -47,8 +46,6 @@ class WriteSummary:
 
 def _counting_sink(name: str, accumulator_id: int) -> type[DataSource]:
     class CountingSink(PubSubSink):
-        """The sink, whose writers add their metrics to one accumulator."""
-
         @classmethod
         def name(cls) -> str:
             return name

@@ -6,8 +6,6 @@
 
 The guarantee is at-least-once: a task ends well only when every message has its id, and a task that is attempted again
 publishes all of its rows again. `idAttribute` assigns each message an id that is the same in every attempt.
-
-Spark makes a stream's writer twice a micro-batch, once to plan it and once to commit it.
 """
 
 from __future__ import annotations
@@ -68,14 +66,12 @@ class PubSubBatchWriter(datasource.DataSourceArrowWriter):
         self._write_id = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishCommitMessage:
-        """Publish the rows of a task."""
         context = _context()
         # Not Spark's query id: two writes in one `foreachBatch` share it.
         partition = PartitionId(context.partitionId(), f"{self._write_id}/{context.partitionId()}")
         return _write(self._plan, iterator, partition, None, self.accumulator_id)
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
-        """Log the metrics of the write."""
         _log_commit(self._plan, "", messages)
 
     def abort(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
@@ -101,7 +97,6 @@ class PubSubStreamWriter(_StreamWriter):  # type: ignore[misc]
         self._plan = plan_stream_write(options, backend, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch] | Iterator[Row]) -> PublishCommitMessage:
-        """Publish the rows of a task."""
         context = _context()
         query, batch = context.getLocalProperty(_QUERY_ID_PROPERTY), context.getLocalProperty(_BATCH_ID_PROPERTY)
         partition = PartitionId(context.partitionId(), f"{query}/{batch}/{context.partitionId()}")
@@ -109,11 +104,9 @@ class PubSubStreamWriter(_StreamWriter):  # type: ignore[misc]
         return _write(self._plan, batches, partition, int(batch) if batch else None, self.accumulator_id)
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:
-        """Log the metrics of the micro-batch."""
         _log_commit(self._plan, f"batch {batchId} ", messages)
 
     def abort(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:
-        """Log the number of messages that were published before the micro-batch failed. They cannot be taken back."""
         logs.to_stderr(self._plan.options.log_level)
         _log.warning("batch %d failed. Tasks that ended well had published %s", batchId, _sum(messages))
 
@@ -156,7 +149,7 @@ def _context() -> TaskContext:
 
 
 def _to_arrow(rows: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of the rows, because Spark 4.0 passes rows to a stream's writer."""
+    """Return the rows as Arrow batches, because Spark 4.0 passes rows to a stream's writer."""
     from pyspark.sql.conversion import LocalDataToArrowConversion
 
     while chunk := list(islice(rows, _ARROW_BATCH_ROWS)):

@@ -23,14 +23,12 @@ decoder = AvroDecoder
 
 
 def value_type(definition: AvroDefinition) -> pa.StructType:
-    """Return the type of the column `value`."""
     return types.value_type(definition.root)
 
 
 def encoder(
     definition: AvroDefinition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool
 ) -> Callable[[pa.StructArray], pa.BinaryArray]:
-    """Return the encoder of rows of a type."""
     value_type(definition)
     binary = compile_rows(definition.root, source_type, ignore_extra)
     to_json = compile_writer(definition) if encoding == "JSON" else None

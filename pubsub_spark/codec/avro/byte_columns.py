@@ -1,12 +1,11 @@
 """The buffers that messages are joined from: numbers as columns of bytes, and bytes and strings as Arrow has them.
 
-A row's message is the concatenation of its bytes in all buffers. A `ByteColumn` is one byte per row, or a few, which
-only some rows may have: a tag, a digit of a varint, a double. Adjacent byte columns are laid side by side in a matrix.
-Its kept bytes become one array (`_side_by_side`), so a row of twenty numbers is written in one go. Bytes and strings
-are buffers as they are, without null items. Arrow joins the two kinds (`join`).
+A message is the concatenation of its row's bytes in all buffers. A `ByteColumn` is one byte per row, or a few, which
+only some rows may have: a tag, a digit of a varint, a double. Adjacent byte columns become one array (`_side_by_side`),
+so a row of twenty numbers is written in one go. Bytes and strings are buffers without null items.
 
-`present` marks the rows that have the value at all (None: every row). The others get nothing, because the value is
-inside a struct or a union's branch that they do not have.
+`present` marks the rows that have the value at all (None: every row). The others lack the struct or the union's branch
+that the value is inside.
 """
 
 from __future__ import annotations
@@ -99,7 +98,6 @@ def blocks(items: pa.BinaryArray, ends: npt.NDArray[np.int32], present: Present)
 
 
 def _side_by_side(columns: list[ByteColumn], count: int) -> pa.BinaryArray:
-    """Return the kept bytes of each row of all columns."""
     widths = [column.octets.shape[1] if column.octets.ndim > 1 else 1 for column in columns]
     matrix = np.empty((count, sum(widths)), np.uint8)
     kept = np.ones(matrix.shape, np.bool_)

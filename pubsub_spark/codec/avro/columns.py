@@ -1,9 +1,8 @@
 """Avro binary to Arrow, all messages of a batch at once.
 
-`compile_columns(writer, reader)` turns a pair of schemas into nested functions from `Cursors` to an Arrow array, so
-that the loop over messages decides nothing. The writer's schema determines the bytes to read, the reader's the values
-to build: promotions, defaults, reordered and removed fields, enum defaults and unions are all decided when the pair is
-compiled. A message that is not plainly right falls back (see `cursors`). Then `decode` finds the reason.
+`compile_columns` turns a pair of schemas into nested functions from `Cursors` to an Arrow array. The writer's schema
+determines the bytes to read, the reader's the values to build. A message that is not plainly right falls back (see
+`cursors`), and `decode` finds the reason.
 
 Names and branches are matched by the rules of `compatibility`. The specification leaves other rules open. A timestamp
 keeps its instant if the reader counts in another unit (Java keeps the number, and the instant is off by a thousand).
@@ -157,7 +156,7 @@ def _scalar(writer: tree.Fixed | tree.Primitive, reader: tree.Fixed | tree.Primi
 
 
 def _time_scale(writer: tree.Fixed | tree.Primitive, reader: tree.Fixed | tree.Primitive) -> tuple[int, int]:
-    """Return the factor and the divisor that make an integer the reader's column: (1, 1) if it is no timestamp."""
+    """Return the factor and the divisor from an integer to the reader's column: (1, 1) if it is no timestamp."""
     wanted = reader.logical.name if reader.logical else ""
     if wanted not in _COLUMN_NANOSECONDS:
         return 1, 1
@@ -216,7 +215,6 @@ def _not_utf8(data: pa.BinaryArray) -> Bits:
 
 
 def _bytes(take: Read, type_: pa.DataType, path: Path) -> Read:
-    """Return `take`, or the reading of its bytes as decimals if the column has them."""
     if not pa.types.is_decimal(type_):
         return take
     too_long, empty = f"is a decimal of more than {type_.precision} digits", "is a decimal of no bytes"

@@ -1,4 +1,4 @@
-"""Arrow arrays of the values at cursors: bytes, numbers, and the items of arrays and maps in their order."""
+"""Arrow arrays of the values at cursors."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Read = Callable[[Cursors], pa.Array]
 def segments(cursors: Cursors, length: Longs) -> pa.BinaryArray:
     """Return the next `length` bytes of each cursor, which must be there.
 
-    All segments and the gaps between them are laid out as one array over the batch's bytes, and every other item is
-    taken. That way Arrow copies the bytes, which is ten times faster than gathering them by index.
+    All segments and the gaps between them are one array over the batch's bytes, of which Arrow takes every other item.
+    That is ten times faster than gathering bytes by index.
     """
     count = len(cursors)
     edges = np.empty(2 * count + 1, np.int64)
@@ -69,7 +69,7 @@ def _index(turn: Longs, item: int) -> str:
 
 
 def _key(columns: list[pa.Array], item: int) -> str:
-    """Return the step to a map's value: its key has been read just before."""
+    """Return the step to a map's value. Its key has been read just before."""
     return f"[{columns[-1][item].as_py()!r}]"
 
 
@@ -79,7 +79,7 @@ def numbers(values: npt.NDArray[Any], type: pa.DataType) -> pa.Array:  # noqa: A
 
 
 def merge(arrays: list[pa.Array], places: list[Longs]) -> pa.Array:
-    """Return the arrays as one, each item at its place. The places are all of 0 to the number of items."""
+    """Return the arrays as one, with the items at their places: all of 0 to the number of items."""
     if len(arrays) == 1 and (len(places[0]) < 2 or (np.diff(places[0]) == 1).all()):
         return arrays[0]
     rows = np.concatenate(places)

@@ -1,9 +1,9 @@
 """Messages of one writer's revision as the reader's column: `columns` reads them, and the rest get a reason.
 
-A message that fell back is checked alone. If it is not a message of its schema, `error_locator` finds where. Otherwise
-fastavro reads it and writes it again. If that makes a difference (a map had a key twice), the columns read the new
-bytes. If it makes none, the message has no value, and the columns know the reason. Messages in JSON are written as
-binary first (`json`). So a message's outcome does not depend on its neighbours.
+A message that fell back is checked alone, so its outcome does not depend on its neighbours. If it is not a message of
+its schema, `error_locator` finds where. Otherwise fastavro reads it and writes it again. If the bytes differ (a map had
+a key twice), the columns read them. If not, the columns know the reason. Messages in JSON are written as binary first
+(`json`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ class AvroDecoder:
             self._refusal = error
 
     def __call__(self, data: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-        """Return the value of each message, null where the second array has the reason for it."""
         reasons: dict[int, str] = {}
         if self._json_reader:
             data, reasons = self._json_reader.read(data)

@@ -1,9 +1,8 @@
 """Arrow rows to Avro messages, column by column.
 
-`compile_rows(node, type)` fits the columns of a DataFrame to the schema (`codec.rows`): the types that `types` makes of
-the schema, or narrower ones. A field without a column becomes its default, or null. A column may be nullable when the
-schema is not: then the first null is an error of the data. The result writes all rows at once: each field contributes
-`buffers`, which are joined once per message.
+`compile_rows` fits the columns of a DataFrame to the schema (`codec.rows`): the types of `types`, or narrower ones. A
+field without a column becomes its default, or null. If only the column is nullable, the first null is an error of the
+data.
 """
 
 from __future__ import annotations
@@ -189,7 +188,6 @@ def _record(node: Record, source: pa.DataType, path: str, ignore_extra: bool) ->
 
 
 def _absent(field: Field, path: str) -> bytes:
-    """Return the bytes of a field without a column: its default, or null."""
     type_ = column_of(field.node).type
     if field.has_default:
         try:
@@ -291,7 +289,6 @@ def _nullable(write: Write, index: int, null: int | None) -> Write:
 
 
 def _check_nulls(array: pa.Array, present: Present) -> None:
-    """Raise Unwritable for a null among the values that are present."""
     if not array.null_count or pa.types.is_null(array.type):
         return
     missing = array.is_null().to_numpy(zero_copy_only=False)

@@ -1,8 +1,8 @@
 """Avro's JSON encoding by the JSON reader and writer: between texts and raw columns.
 
 Raw columns are those of a schema whose logical types are left out (`schema_tree.without_logical`). A schema that
-contains itself has none. `encode` makes binary messages of them and `columns` reads those, so that JSON and binary
-messages have one way from there on. `json_encoding` decides about all forms. Here is only the common one.
+contains itself has none. `encode` makes binary messages of them, and `columns` reads those. Here is only the common
+form of JSON messages: `json_encoding` decides about all forms.
 """
 
 from __future__ import annotations
@@ -110,7 +110,6 @@ def _given(node: tree.Node) -> Plan:
 
 
 def _union(node: tree.Union) -> Plan:
-    """Return the plan of a union's values: each is null, or an object with the branch as its only name."""
     kinds = _members(node)
     if not kinds:  # whose column is a struct without fields
         return reader.leaf(pa.null(), lambda array: pa.nulls(len(_nulls(array)), pa.struct([])))

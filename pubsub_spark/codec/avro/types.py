@@ -1,7 +1,7 @@
 """The column type of an Avro node: Spark's `SchemaConverters` as a table of Arrow types (see docs/types.md).
 
-Nullability is part of it: only a union with null makes a nullable column. Types that Spark cannot hold (a recursive
-record, a decimal of more than 38 digits) are refused here, with their path, when a query is planned.
+Only a union with null makes a nullable column. Types that Spark cannot hold (a recursive record, a decimal of more than
+38 digits) are refused here, with their path.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|\w+(?:\s*\([^()]*\))?
 
 
 def parse(text: str) -> pa.StructType:
-    """Return the type of a DDL. Raises ValueError with an error message if the text is not a DDL."""
+    """Return the type of a DDL. Raises ValueError with an error message."""
     return pa.struct(_Parser(text).fields(end=None))
 
 
@@ -45,8 +45,6 @@ def scalar(name: str) -> pa.DataType | None:
 
 
 class _Parser:
-    """A recursive descent over the tokens of a DDL."""
-
     def __init__(self, text: str) -> None:
         self._tokens: list[str] = []
         position, text = 0, text.strip()

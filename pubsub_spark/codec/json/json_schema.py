@@ -13,7 +13,7 @@ _PLAIN: Final[dict[str, pa.DataType]] = {"integer": pa.int64(), "number": pa.flo
 
 
 def parse(schema: Any) -> pa.StructType:
-    """Return the type of a schema that was parsed from JSON. Raises ValueError with an error message if it has none."""
+    """Return the type of a schema that was parsed from JSON. Raises ValueError with an error message."""
     if not isinstance(schema, dict):
         raise ValueError("a JSON schema is an object")
     type_ = _spark(schema, "the schema") if schema.get("type") == "struct" else _type(schema, "the schema")
@@ -23,7 +23,6 @@ def parse(schema: Any) -> pa.StructType:
 
 
 def _spark(kind: Any, path: str) -> pa.DataType:
-    """Return the type of a part of Spark's JSON."""
     if isinstance(kind, str):
         if (type_ := ddl.scalar(kind)) is not None:
             return type_
@@ -38,7 +37,6 @@ def _spark(kind: Any, path: str) -> pa.DataType:
 
 
 def _type(schema: Any, path: str) -> pa.DataType:
-    """Return the type of a part of a JSON Schema."""
     kind = schema.get("type") if isinstance(schema, dict) else None
     if isinstance(kind, list):  # ["string", "null"]: every column may be null
         kinds = [name for name in kind if name != "null"]

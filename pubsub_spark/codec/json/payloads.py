@@ -1,4 +1,4 @@
-"""JSON objects to values of declared columns: by the JSON reader in their common form, else message by message.
+"""JSON objects to values of declared columns.
 
 A missing or null field is null, and a field without a column is left out, as by Spark's `from_json`. Unlike there, a
 value of another type makes the whole payload undecodable, and the reason names its path. A string column accepts any

@@ -1,14 +1,12 @@
 """The JSON reader: many JSON messages to Arrow columns, by a plan that a format makes of its schema.
 
-A batch is read by Arrow's JSON reader, in C++ throughout. If that refuses it, Python's parser reads it column by
-column, in parts, which isolates the messages of an uncommon form. Those are passed, one by one, to the format's exact
-reader. A `Plan` covers the common form. Only the exact reader decides about the others. So a plan may refuse anything
-(by one of UNCOMMON), but must not accept messages that the exact reader refuses or reads otherwise.
+A batch is read by Arrow's JSON reader. If that refuses it, Python's parser isolates the messages of an uncommon form,
+which the format's exact reader reads one by one. A `Plan` covers the common form. It may refuse anything (by one of
+UNCOMMON), but must not accept messages that the exact reader refuses or reads otherwise.
 
 Arrow reads a stream of objects and does not report which text an object was in. So the texts are joined by newlines,
 which no JSON string may have, and each must begin with `{` and end with `}`. A text that does not end its last object
-makes an error with the `{` of the next. Each text has an object, so if there are as many objects as texts, each text
-has one.
+makes an error with the `{` of the next. So if there are as many objects as texts, each text has one.
 """
 
 from __future__ import annotations
@@ -80,7 +78,7 @@ class JsonReader(NamedTuple):
     """The reader of a format's messages.
 
     write: from the columns of some messages to the result of the reader, of `type`
-    exact: the same of one message, which it reads exactly. Raises InvalidMessage if the text is not a message
+    exact: the same of one message. Raises InvalidMessage if the text is not a message
     """
 
     plan: Plan | None
@@ -115,7 +113,7 @@ class JsonReader(NamedTuple):
         return at_rows(result, np.array(rows, np.int64), len(texts)), reasons
 
     def _batch(self, texts: pa.BinaryArray, start: int) -> Iterator[tuple[Sequence[int], pa.Array]]:
-        """Yield the rows of the common form, and their columns: by Arrow or, if that refuses one of them, by Python."""
+        """Yield the rows of the common form, and their columns."""
         assert self.plan
         json_type = self.plan.json_type
         if json_type is not None and pa.types.is_struct(json_type) and len(texts) >= MIN_ARROW_ROWS:
@@ -160,7 +158,7 @@ class JsonReader(NamedTuple):
     def _by_python(
         self, rows: list[int], values: Values, texts: list[bytes]
     ) -> Iterator[tuple[Sequence[int], pa.Array]]:
-        """Yield the same of values that Python has parsed, without the rows of an uncommon form."""
+        """Yield the rows of the common form, and their columns."""
         assert self.plan
         names: Names = []
         try:
@@ -217,7 +215,8 @@ def objects(
 ) -> Plan:
     """Return the plan of objects. `build` makes the array of the objects that are present from their fields' arrays.
 
-    fields: each with the names it may have. Arrow reads only the first. size: the number of names in each object
+    fields: each with the names it may have, of which Arrow reads only the first. size: the number of names in each
+    object
     """
     types = [plan.json_type for _, plan in fields]
     json_type = None
@@ -321,7 +320,7 @@ def integers(type_: pa.DataType, as_text: bool | None) -> Plan:
 
 
 def floats(type_: pa.DataType) -> Plan:
-    """Return the plan of numbers that the type can hold, rounded to it as one number after another would be."""
+    """Return the plan of numbers that the type can hold, rounded to it."""
     bound = FLOAT_LIMIT if pa.types.is_float32(type_) else np.inf
 
     def convert(array: pa.Array) -> pa.Array:
@@ -415,7 +414,6 @@ def values_per_row(arrays: list[pa.Array]) -> np.ndarray[Any, np.dtype[np.int64]
 
 
 def _expand(values: pa.Array, valid: pa.BooleanArray) -> pa.Array:
-    """Return the values at the places that are valid, null elsewhere."""
     return at_rows(values, np.flatnonzero(valid.to_numpy(zero_copy_only=False)), len(valid))
 
 
@@ -424,7 +422,6 @@ def _lengths(values: Values) -> pa.Int32Array:
 
 
 def _lists(items: pa.Array, lengths: pa.Int32Array, type_: pa.DataType | None = None) -> pa.Array:
-    """Return lists, or maps, of these lengths, null where the length is."""
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths.fill_null(0).to_numpy(zero_copy_only=False), out=offsets[1:])
     valid = lengths.is_valid().buffers()[1] if lengths.null_count else None

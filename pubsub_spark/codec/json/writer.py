@@ -1,8 +1,7 @@
 """The JSON writer: Arrow columns to JSON texts, column by column, without a Python object per row.
 
-Each value becomes an Arrow string, null if it has no text, and objects, lists and maps join such arrays. A format
-(`codec.avro`, `codec.protobuf`, `write.json`) composes these functions by its schema, and has its own texts for
-values that it writes in another way. Texts are UTF-8, on one line, without spaces.
+Each value becomes an Arrow string, null if it has no text. A format (`codec.avro`, `codec.protobuf`, `write.json`)
+composes these functions by its schema. Texts are UTF-8, on one line, without spaces.
 
 A value that cannot be written raises `rows.Unwritable`.
 """

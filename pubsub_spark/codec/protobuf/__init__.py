@@ -21,7 +21,6 @@ __all__ = ["decoder", "encoder", "value_type"]
 
 
 def value_type(definition: ProtobufDefinition) -> pa.StructType:
-    """Return the type of the column `value`."""
     return struct_type(build_column_tree(definition.message))
 
 
@@ -35,5 +34,4 @@ def decoder(
 def encoder(
     definition: ProtobufDefinition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool
 ) -> Callable[[pa.StructArray], pa.BinaryArray]:
-    """Return the encoder of rows of a type."""
     return ProtobufEncoder(definition, encoding, source_type, ignore_extra).encode

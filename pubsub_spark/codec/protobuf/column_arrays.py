@@ -1,9 +1,9 @@
-"""The columns of decoded messages: the arrays that ptars has made, in the form that Spark has by the column tree.
+"""The columns of decoded messages: the arrays of ptars, in the form that Spark has by the column tree.
 
 Unsigned integers become signed, enum numbers names, seconds and nanoseconds microseconds, messages of any shape JSON
-text. An absent field gets its default. Buffers are shared with the arrays of ptars wherever the bytes are the same.
-The same values can be read from message objects, many times slower. That is for schemas whose field numbers are too
-high for ptars, and for the reason why a message has no place in the columns.
+text. An absent field gets its default. Buffers are shared wherever the bytes are the same. The same values can be read
+from message objects, many times slower: for field numbers that are too high for ptars, and to find the reason why a
+message has no place in the columns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pubsub_spark.codec.protobuf.types import MAX_SECONDS, UNSIGNED, ptars_type
 
 
 class UnreadableMessage(ValueError):  # noqa: N818 (a finding, not a failure)
-    """The error about a message that is malformed, or has a value that has no place in its column."""
+    """A message is malformed, or has a value that has no place in its column."""
 
 
 def message_column(array: pa.StructArray, struct: Struct, type_: pa.StructType, present: bool) -> pa.StructArray:
@@ -32,7 +32,6 @@ def message_column(array: pa.StructArray, struct: Struct, type_: pa.StructType, 
 
 
 def _column(array: pa.Array, column: Column, type_: pa.DataType) -> pa.Array:
-    """Return the column of a field, with the defaults of absent values."""
     values = _values(array, column.node, type_, column.path)
     if column.default is not None and values.null_count:
         if isinstance(column.node, Enum):
@@ -78,7 +77,6 @@ def _enum_names(array: pa.Int32Array, enum: Enum) -> pa.StringArray:
 
 
 def _micros(array: pa.StructArray, type_: pa.DataType, path: str) -> pa.Array:
-    """Return the timestamps or durations of arrays of seconds and nanoseconds."""
     seconds, nanos = pc.struct_field(array, "seconds"), pc.struct_field(array, "nanos")
     for extreme in pc.min_max(seconds).values():
         if abs(extreme.as_py() or 0) > MAX_SECONDS:

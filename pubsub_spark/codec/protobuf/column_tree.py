@@ -1,9 +1,7 @@
 """The column tree: a message's descriptor as the columns that it becomes, by the rules of docs/types.md.
 
-`build_column_tree` walks the descriptor once and decides everything that depends on the schema alone: which fields
-become columns, which have presence, and the value of an absent field. All else (Spark and Arrow types, the schema made
-for `ptars`, decoding, encoding) is a walk over this tree. Refused here, with the path: messages that contain
-themselves, and schemas that would unfold into more columns than any table has. Pure. Values are immutable.
+`build_column_tree` decides everything that depends on the schema alone. All else (Spark and Arrow types, the schema
+made for `ptars`, decoding, encoding) is a walk over this tree. Pure. Values are immutable.
 """
 
 from __future__ import annotations
@@ -129,13 +127,12 @@ def build_column_tree(message: Descriptor) -> Struct:
 
 
 class _TreeBuilder:
-    """The walk over one descriptor, with the number of columns so far. `enclosing` are the messages above a field."""
+    """The walk over one descriptor. `enclosing` are the messages above a field."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def struct(self, message: Descriptor, path: str, enclosing: tuple[Descriptor, ...]) -> Struct:
-        """Return the node of a message."""
         columns, unmapped = [], []
         for field in message.fields:
             here = f"{path}.{field.name}" if path else field.name
@@ -152,7 +149,7 @@ class _TreeBuilder:
         return Struct(message.full_name, tuple(columns), tuple(unmapped))
 
     def field(self, field: FieldDescriptor, path: str, enclosing: tuple[Descriptor, ...]) -> Node | None:
-        """Return the node of a field, or None for a message without columns, which Spark cannot hold and drops."""
+        """Return the node of a field, or None for a message without columns, which Spark cannot hold."""
         if field.type == FieldDescriptor.TYPE_MESSAGE and field.message_type.GetOptions().map_entry:
             key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
             node = self.single(value, f"{path}{{}}", enclosing)
@@ -163,7 +160,6 @@ class _TreeBuilder:
         return self.single(field, path, enclosing)
 
     def single(self, field: FieldDescriptor, path: str, enclosing: tuple[Descriptor, ...]) -> Node | None:
-        """Return the node of one value of a field, or None for a message without columns."""
         if field.type == FieldDescriptor.TYPE_ENUM:
             return _enum(field.enum_type)
         if field.type != FieldDescriptor.TYPE_MESSAGE:
@@ -193,7 +189,7 @@ def _enum(enum: EnumDescriptor) -> Enum:
 
 
 def time_node(message: Descriptor) -> Time | None:
-    """Return the node of a time, which Spark knows by its own name and two fields in any package, or None."""
+    """Return the node of a time, or None. Spark knows it by its name and two fields, in any package."""
     if message.name not in ("Timestamp", "Duration") or len(message.fields) != 2:
         return None
     shape = [(f.name, SCALARS.get(f.type)) for f in message.fields]

@@ -1,7 +1,6 @@
 """The Protobuf decoder: payloads to columns, a block of messages at a time, in C++ and Rust.
 
-protobuf's own core (upb) decides which payloads are messages. A block goes through five steps. None makes a Python
-object per message:
+protobuf's own core (upb) decides which payloads are messages. A block goes through five steps:
 
     payloads → one envelope    the messages behind one another, each with tag and length       ptars
              → upb             parsed: now it is certain that each of them is a message        protobuf
@@ -9,19 +8,17 @@ object per message:
              → a batch         a list of structs, by the schema made for ptars                 ptars
              → columns         unsigned to signed, numbers to names, seconds to microseconds   here
 
-`ptars` alone is twice as fast, and lenient: it accepts lengths that overflow and bytes left over, and keeps both
-members of a oneof, a map's key twice, the number that a closed enum does not have. It reads messages that upb has
-parsed exactly, except for the last three and messages of any shape, which it gets as bytes. Schemas with one of these
-have their messages written again. So have messages that ptars then refuses: it knows no groups, which unknown fields
-may be.
+`ptars` alone is lenient: it accepts lengths that overflow and bytes left over, and keeps both members of a oneof, a
+map's key twice, the number that a closed enum does not have. So schemas with one of the last three or with messages of
+any shape have their messages written again. So have messages that ptars refuses: it knows no groups, which unknown
+fields may be.
 
 When a step fails, the bad rows are isolated. upb continues behind each malformed message that it refuses. For messages
 that have no place in the columns the block is split into parts, and the parts that fail are split again, down to single
 rows. A bad row gets a reason and, in the block, the bytes of an empty message. Then the block is decoded again.
 
-Revisions: binary messages are read with the reader's descriptor whatever revision wrote them, since field numbers are
-common to both. A field that the writer did not have is absent, and one that the reader does not have is skipped. JSON
-has names instead of numbers, so it is read with the writer's descriptor and then passed on as bytes.
+Binary messages are read with the reader's descriptor whatever revision wrote them, since field numbers are common to
+both. JSON has names instead of numbers, so it is read with the writer's descriptor and passed on as bytes.
 """
 
 from __future__ import annotations
@@ -153,10 +150,7 @@ class ProtobufDecoder:
         return envelope
 
     def _columns(self, framed: bytes, envelope: Any = None) -> pa.StructArray:
-        """Return the columns of an envelope's messages. envelope: the parsed one, if it has been parsed.
-
-        Raises UnreadableMessage if a message has no place in them.
-        """
+        """Return the columns of an envelope's messages. Raises UnreadableMessage if a message has no place in them."""
         if not self.struct.columns or self._batch is None:
             return self._from_objects(framed, envelope)
         try:
@@ -166,7 +160,7 @@ class ProtobufDecoder:
         return message_column(batch.column(0).values, self.struct, self.type, present=True)
 
     def _read_batch(self, framed: bytes) -> pa.RecordBatch:
-        """Return the batch that ptars makes of an envelope. Raises UnreadableMessage when it cannot."""
+        """Return the batch of an envelope. Raises UnreadableMessage when ptars cannot read it."""
         assert self._batch is not None
         try:
             return ptars_schema.call(self._batch.list_to_record_batch, [framed])
@@ -174,14 +168,13 @@ class ProtobufDecoder:
             raise UnreadableMessage(str(error)) from None
 
     def _rewrite(self, framed: bytes, envelope: Any, discard: bool) -> bytes:
-        """Return the envelope as upb writes it, maps in the same order each time. `discard`: without unknown fields."""
+        """Return the envelope as upb writes it, with maps in a stable order. `discard`: without unknown fields."""
         envelope = envelope or self._parse(framed, required=False)
         if discard:
             envelope.DiscardUnknownFields()
         return bytes(envelope.SerializePartialToString(deterministic=self._maps))
 
     def _framed(self, data: pa.Array) -> bytes:
-        """Return the payloads as one envelope."""
         # A slice is copied: not every version of ptars respects an offset.
         payloads = pa.ListArray.from_arrays(pa.array([0, len(data)], pa.int32()), pa.concat_arrays([data]))
         batch = pa.RecordBatch.from_arrays([payloads], names=["messages"])
@@ -194,7 +187,6 @@ class ProtobufDecoder:
         return message_column(pa.array(rows, types.ptars_type(self.struct)), self.struct, self.type, present=True)
 
     def _parse_error(self, payload: bytes) -> str:
-        """Return the reason why a payload cannot be parsed within an envelope."""
         try:
             self.definition.read(payload, "BINARY")
         except InvalidMessage as error:
@@ -221,7 +213,6 @@ def _refused(check: Callable[[int, int], None], first: int, end: int) -> Iterato
 
 
 def _any(node: Node, holds: Callable[[Node], bool]) -> bool:
-    """Return whether something holds for a node, or for one below it."""
     match node:
         case Struct(columns=columns):
             return holds(node) or any(_any(column.node, holds) for column in columns)

@@ -1,9 +1,8 @@
 """The Protobuf encoder: rows to payloads. Columns are checked once per schema, and batches become bytes in Rust.
 
-Compiling compares the column tree with the type of the rows: every column must fit its field (SchemaError with path,
-expected and found), every required field must have a column. Encoding a batch is then a walk that converts each array
-to its type in `ptars_schema` (names to numbers, microseconds to seconds and nanos, signed to unsigned). It refuses
-values that the message cannot hold, with row and path. A null is an absent field, and so is a missing column.
+Compiling compares the column tree with the type of the rows: every column must fit its field, every required field must
+have a column. Encoding converts each array to its type in `ptars_schema` (names to numbers, microseconds to seconds and
+nanos, signed to unsigned). A null is an absent field, and so is a missing column.
 """
 
 from __future__ import annotations
@@ -72,7 +71,6 @@ class ProtobufEncoder:
 
 
 def _compile_fields(struct: tree.Struct, source: pa.StructType, path: str, ignore_extra: bool) -> _Fields:
-    """Return the conversion of a message's columns. Raises SchemaError with every column that does not fit."""
     if struct.unmapped:
         raise SchemaError(f"Field `{struct.unmapped[0]}` is required, and a message without fields cannot be a column")
     indices, problems = find_columns([column.name for column in struct.columns], source, path, ignore_extra)
@@ -193,7 +191,7 @@ def _without_zeros(convert: _Convert) -> _Convert:
 
 
 def _numbers(enum: tree.Enum, array: pa.Array) -> pa.Int32Array:
-    """Return the numbers of an enum's names. Raises Unwritable for a name that it does not have."""
+    """Return the numbers of an enum's names. Raises Unwritable for an unknown name."""
     names = pa.array(list(enum.numbers), pa.string())
     index = pc.index_in(array.cast(pa.string()), value_set=names)
     if index.null_count > array.null_count:
@@ -205,7 +203,7 @@ def _numbers(enum: tree.Enum, array: pa.Array) -> pa.Int32Array:
 
 
 def _checked_numbers(enum: tree.Enum, array: pa.Array) -> pa.Int32Array:
-    """Return the numbers of an enum, as they are. Raises Unwritable for a number that a closed enum does not have."""
+    """Return the numbers of an enum. Raises Unwritable for a number that a closed enum does not have."""
     array = array.cast(pa.int32())
     if enum.closed:
         undeclared = pc.and_(pc.is_valid(array), pc.invert(pc.is_in(array, pa.array(list(enum.names), pa.int32()))))

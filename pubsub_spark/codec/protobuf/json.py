@@ -1,8 +1,8 @@
 """The proto3 JSON mapping by the JSON reader and writer: between texts and the columns of `ptars`.
 
-The columns are those of `ptars_schema.payload_writer`, so JSON messages become binary ones without a Python object for
-each message, and are then decoded as those are. `json_mapping` decides about all forms. Here is only the common one,
-which is also the written one: `lowerCamel` names, absent fields left out.
+The columns are those of `ptars_schema.payload_writer`, so JSON messages become binary ones and are decoded as those
+are. Here is only the common form, which is also the written one: `lowerCamel` names, absent fields left out.
+`json_mapping` decides about all forms.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ def compile_writer(definition: ProtobufDefinition) -> Write:
 
 
 def _message_writer(message: Descriptor, pool: DescriptorPool) -> Write:
-    """Return the writer of a message. `pool`: has the type of an `Any`."""
     fields = sorted(message.fields, key=lambda field: field.number)
     column = attrgetter("name") if time_node(message) else ptars_schema.field_name
     return partial(_message_text, [(column(field), field.json_name, _field_writer(field, pool)) for field in fields])
@@ -98,7 +97,6 @@ def _objects(struct: Struct, message: Descriptor) -> Plan | None:
 
 
 def _field(node: Node, field: FieldDescriptor) -> Plan | None:
-    """Return the plan of a field's values, or None if their form is not common."""
     if isinstance(node, Map):
         item = _value(node.value, field.message_type.fields_by_name["value"])
         return item and reader.maps(_key(node.key), reader.required(item), as_lists=True)
@@ -136,7 +134,6 @@ def _scalar(node: Node, field: FieldDescriptor) -> Plan | None:
 
 
 def _key(node: Node) -> Plan:
-    """Return the plan of a map's keys, which JSON has as strings."""
     type_ = ptars_type(node)
     if pa.types.is_boolean(type_):
         return reader.each_text({"true": True, "false": False}.__getitem__, type_)
@@ -176,7 +173,6 @@ _TIMES: Final[dict[str, Plan]] = {
 
 
 def _message_text(members: list[tuple[str, str, Write]], array: pa.StructArray) -> pa.StringArray:
-    """Return the objects of structs, which need not have a column for each field."""
     columns = {array.type.field(index).name: index for index in range(array.type.num_fields)}
     return writer.objects(
         [(name, array.field(columns[column]), write) for column, name, write in members if column in columns], array
@@ -184,7 +180,6 @@ def _message_text(members: list[tuple[str, str, Write]], array: pa.StructArray) 
 
 
 def _field_writer(field: FieldDescriptor, pool: DescriptorPool) -> Write:
-    """Return the writer of a field's values, which writes null if the field is absent."""
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
         write_maps = partial(writer.maps, write_key=_value_writer(key, pool), write=_value_writer(value, pool))
@@ -210,14 +205,12 @@ def _is_zero(array: pa.Array) -> pa.BooleanArray:
 
 
 def _last_of_keys(array: pa.ListArray) -> pa.ListArray:
-    """Return the entries of maps, only the last of each key."""
     if not repeats(array.flatten().field(0), list_offsets(array)).any():
         return array
     return pa.array([list({entry["key"]: entry for entry in row}.values()) for row in array.to_pylist()], array.type)
 
 
 def _value_writer(field: FieldDescriptor, pool: DescriptorPool) -> Write:
-    """Return the writer of values, which writes null for a null."""
     message = field.message_type
     if field.enum_type is not None:
         return _enum_writer(field)

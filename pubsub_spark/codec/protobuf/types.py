@@ -1,7 +1,6 @@
 """The Arrow types of a column tree, as Spark's `to_arrow_schema(timezone="UTC")` returns them.
 
-The types are those of Spark's `from_protobuf` with its defaults (docs/types.md has the table): unsigned integers keep
-their bits in the signed type of the same width, an enum is its name, a wrapper is the message that it is.
+The types are those of Spark's `from_protobuf` with its defaults (docs/types.md has the table).
 """
 
 from __future__ import annotations
