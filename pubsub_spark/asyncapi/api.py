@@ -158,7 +158,6 @@ class _Reader:
         return topic
 
     def _channel_messages(self, channel: Value) -> Iterator[tuple[str, Value]]:
-        """Yield the messages of a channel with their names."""
         if not self.document.documents.is_version_2:
             yield from channel.get("messages").entries()
             return
@@ -223,7 +222,6 @@ class _Reader:
             value.complain(f"Schema `{schema.name}` has another definition elsewhere in the document")
 
     def _payload(self, message: Value) -> tuple[SchemaType | None, str | None]:
-        """Return the schema type and definition of a payload that Pub/Sub has a schema for."""
         payload = message.get("payload")
         if self.document.documents.is_version_2:
             formats = [owner.text("schemaFormat") for owner in (message, *traits(message))]
@@ -274,9 +272,9 @@ def _is_mapping(value: Value) -> bool:
 
 
 def _plain(value: Value, above: frozenset[tuple[Path, tuple[str | int, ...]]] = frozenset()) -> object:
-    """Return a value with all references in it followed.
+    """Return a value with all references in it followed. A circle is a complaint.
 
-    One that leads back to a value around it (`above`) is a complaint.
+    above: the values around it.
     """
     target = value.followed()
     if (target.file, target.keys) in above:

@@ -36,7 +36,7 @@ def _found(get: Callable[[str], Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def carry_out(admin: Admin, step: Step) -> None:
-    """Create or update one resource. Raises PubSubError if the service refuses."""
+    """Create or update one resource. Raises PubSubError."""
     match step.resource:
         case Schema():
             _schema(admin, step, step.resource)

@@ -103,7 +103,7 @@ def channel_binding(owner: Value) -> ChannelBinding | None:
 
 
 def message_binding(owner: Value) -> MessageBinding | None:
-    """Return the binding of a message, or None if it has none of ours. A wrong one is also None, and a complaint."""
+    """Return the binding of a message, or None. See `channel_binding`."""
     binding = _checked(owner, "message")
     if binding is None:
         return None
@@ -112,7 +112,7 @@ def message_binding(owner: Value) -> MessageBinding | None:
 
 
 def check_empty(owner: Value, kind: Kind) -> None:
-    """Complain about properties of the binding of an operation or a server, because these bindings have none."""
+    """Complain about properties of the binding of an operation or a server. It has none."""
     _checked(owner, kind)
 
 
@@ -126,7 +126,7 @@ def traits(owner: Value) -> list[Value]:
 
 
 def _checked(owner: Value, kind: Kind) -> dict[str, Any] | None:
-    """Return the binding of an object and of its traits, or None without one of ours. A wrong one is a complaint.
+    """Return the binding of an object and of its traits, or None. See `channel_binding`.
 
     Traits are merged by the specification: in 3.x the object's own properties win, in 2.x those of its traits.
     """
@@ -139,7 +139,7 @@ def _checked(owner: Value, kind: Kind) -> dict[str, Any] | None:
 
 
 def _stated(owner: Value, kind: Kind) -> dict[str, Any] | None:
-    """Return an object's own binding, or None if it has none of ours. A wrong one is also None, and a complaint."""
+    """Return an object's own binding, or None. See `channel_binding`."""
     bindings = owner.get("bindings")
     if bindings and not isinstance(bindings.value, dict):
         bindings.complain(f"this must be a mapping, got `{bindings.value}`")
@@ -173,7 +173,6 @@ def _merged(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with unknown properties refused on every level."""
     if "properties" not in schema:
         return schema
     closed = {name: _closed(subschema) for name, subschema in schema["properties"].items()}

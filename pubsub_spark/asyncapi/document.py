@@ -51,10 +51,7 @@ class Value:
         return target
 
     def entries(self) -> Iterator[tuple[str, Value]]:
-        """Yield the entries of a mapping, or of a list by their index. Other values have no entries.
-
-        References are not followed.
-        """
+        """Yield the entries of a mapping, or of a list by their index. References are not followed."""
         target = self.followed()
         keys: Iterable[str | int] = target.value if isinstance(target.value, dict) else ()
         if isinstance(target.value, list):
@@ -63,10 +60,7 @@ class Value:
             yield str(key), Value(target.value[key], self.documents, target.file, (*target.keys, key))
 
     def followed(self) -> Value:
-        """Return the value that a `$ref` leads to, or the value itself if it is not a `$ref`.
-
-        A `$ref` that leads nowhere is a complaint.
-        """
+        """Return the value that a `$ref` leads to, or the value itself. A `$ref` that leads nowhere is a complaint."""
         current, seen = self, {(self.file, self.keys)}
         while isinstance(current.value, dict) and isinstance(current.value.get("$ref"), str):
             target = self.documents.target(current, current.value["$ref"])
@@ -177,7 +171,6 @@ class Documents:
             source.complain(sentence)
 
     def _value(self, file: Path, node: yaml.Node, keys: tuple[str | int, ...]) -> Any:
-        """Return the value of a YAML node, and note its line."""
         self._lines[file, keys] = node.start_mark.line + 1
         if len(self._lines) > _MOST_VALUES:
             raise ValueError(f"with the values that its aliases repeat, it has more than {_MOST_VALUES:,} values")

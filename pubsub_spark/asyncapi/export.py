@@ -89,8 +89,6 @@ def _id(name: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
-    """The YAML dumper that writes texts of several lines as blocks."""
-
     def ignore_aliases(self, _: Any) -> bool:
         return True
 

@@ -1,6 +1,6 @@
 """The options of a read or a write that come from a message of an AsyncAPI document: `asyncapi` and `message`.
 
-The user's own options take precedence. The document is read on the driver. Its files need not be on the executors.
+The user's own options take precedence. The document is read on the driver.
 
     binding        writing                                          reading
     schema.name    `encode=topic`, by the topic's schema, which     `decode=topic`, `schema`
@@ -83,7 +83,6 @@ def _message(api: Api, name: str | None, topic: str | None) -> Message:
 
 
 def _defaults(cls: type[ReadOptions] | type[WriteOptions], api: Api, message: Message) -> dict[str, str]:
-    """Return the options of the document that the user has not set."""
     topics = {variant.topic for variant in api.messages[message.name]}
     schema = message.binding.schema
     defaults: dict[str, str] = {}

@@ -1,9 +1,8 @@
 """The plan that makes a project match a document: the resources to create and update, and the conflicts.
 
-Pure: the existing resources are an argument. Only settings in the document are compared, so other labels, retention and
-so on of a topic stay unchanged. A second plan, after the first was carried out, has nothing to do. Settings that cannot
-be changed are conflicts, each with its own message: the type of a schema, a definition that may not follow its newest
-revision, the topic or ordering of a subscription.
+Pure: the existing resources are an argument. Only settings in the document are compared. Settings that cannot be
+changed are conflicts: the type of a schema, a definition that may not follow its newest revision, the topic or ordering
+of a subscription.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
     options --from_options--> Backend --connect()--> Connection   hot calls, raw bytes both ways        (connection)
                                                        └─ .admin  everything else, as protobuf messages (admin)
 
-`gcp` has the channel to Google Cloud: credentials, tokens, TLS.
-
 A `Backend` is plain values: Spark pickles it to the executors. It opens nothing until `connect()`, which is called
 where the connection is used, after the fork, and closed there.
 """
@@ -47,7 +45,6 @@ class EmulatorBackend:
     connect_timeout: float = 20.0
 
     def connect(self) -> Connection:
-        """Return an insecure connection to the emulator."""
         import grpc
 
         options = [
@@ -75,7 +72,6 @@ class GcpBackend:
 
     @property
     def address(self) -> str:
-        """The endpoint as `host:port`, for error messages. Only a Connection knows the endpoint of mutual TLS."""
         return self.endpoint or f"pubsub.{self.universe}:443"
 
     def connect(self) -> Connection:

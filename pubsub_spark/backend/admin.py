@@ -1,8 +1,7 @@
 """The calls on topics, subscriptions, snapshots and schemas, through google-cloud-pubsub's generated clients.
 
-One table says for each collection which client has its calls and how its requests name a resource. Methods accept full
-names and return protobuf messages. A call is retried on retryable codes for `connect_timeout` seconds. Then it raises a
-PubSubError that says what to do.
+Methods accept full names and return protobuf messages. A call is retried on retryable codes for `connect_timeout`
+seconds. Then it raises a PubSubError that says what to do.
 """
 
 from __future__ import annotations
@@ -79,15 +78,15 @@ class Admin:
         self._schemas = SchemaServiceClient(transport=SchemaServiceGrpcTransport(channel=channel))
 
     def topic(self, name: str) -> types.Topic:
-        """Return the topic of a full name."""
+        """Return a topic."""
         return cast("types.Topic", self.get("topics", name))
 
     def subscription(self, name: str) -> types.Subscription:
-        """Return the subscription of a full name."""
+        """Return a subscription."""
         return cast("types.Subscription", self.get("subscriptions", name))
 
     def schema(self, name: str) -> types.Schema:
-        """Return the schema of a full name, with its definition. `name` may end in `@revision`."""
+        """Return a schema with its definition. `name` may end in `@revision`."""
         return cast("types.Schema", self.get("schemas", name))
 
     def get(self, collection: Collection, name: str) -> Any:
@@ -97,8 +96,7 @@ class Admin:
         return self._call(collection, f"get_{field}", request, "look at", name)
 
     def listed(self, collection: Collection, project: str, most: int | None = None) -> list[Any]:
-        """Return the resources of a collection in a project (its id): all, or `most` of them. Schemas without
-        definitions.
+        """Return the resources of a collection in a project (its id): all, or `most` of them. Schemas lack definitions.
         """
         parent = "parent" if collection == "schemas" else "project"
         request: dict[str, Any] = {parent: f"projects/{project}", "page_size": min(_PAGE, most or _PAGE)}
@@ -131,7 +129,7 @@ class Admin:
         self._call(collection, f"delete_{field}", request, "delete", name, seconds=seconds)
 
     def subscriptions_of(self, topic: str) -> list[str]:
-        """The full names of the subscriptions of a topic."""
+        """Return the full names of the subscriptions of a topic."""
         request = {"topic": topic, "page_size": _PAGE}
         return list(self._call("topics", "list_topic_subscriptions", request, "list the subscriptions of", topic))
 
@@ -181,9 +179,7 @@ class Admin:
             self._call("schemas", "validate_message", request, "validate a message in", project, "Project")
 
     def publish(self, topic: str, messages: Sequence[types.PubsubMessage], seconds: float | None = None) -> list[str]:
-        """Return the ids of messages that were published in one request, within `seconds` (by default
-        `connect_timeout`).
-        """
+        """Publish messages in one request, within `seconds` (by default `connect_timeout`), and return their ids."""
         request = {"topic": topic, "messages": messages}
         response = self._call("topics", "publish", request, "publish to", topic, seconds=seconds)
         return list(response.message_ids)
@@ -252,8 +248,7 @@ class Admin:
         others: Sequence[tuple[str, str]] = (),
         seconds: float | None = None,
     ) -> Any:
-        """Return the response of a call, retried for `seconds` (by default `connect_timeout`). Raises PubSubError if it
-        fails.
+        """Return the response of a call, retried for `seconds` (by default `connect_timeout`). Raises PubSubError.
 
         others: kinds and full names of the other resources in the request. NOT_FOUND may mean them, and names the id.
         """
@@ -277,7 +272,7 @@ class Admin:
 
 
 def _used_by(request: Any) -> list[tuple[str, str]]:
-    """Kinds and full names of the other resources in a request: NOT_FOUND may mean one of them."""
+    """Return kinds and full names of the other resources in a request."""
     used: list[tuple[str, str]] = []
     for path, word in _USED.items():
         with suppress(AttributeError):  # a message without this field
@@ -286,7 +281,7 @@ def _used_by(request: Any) -> list[tuple[str, str]]:
 
 
 def _missing(detail: str, others: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
-    """Kind and full name of the resource that NOT_FOUND names, if it is one of the others in the request."""
+    """Return kind and full name of the resource that NOT_FOUND names, if it is one of the others in the request."""
     named = _MISSING.search(detail)
     if named is None:
         return None

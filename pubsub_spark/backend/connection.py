@@ -1,10 +1,9 @@
 """A gRPC channel to Pub/Sub and its hot calls as raw bytes: Publish, StreamingPull, Acknowledge, ModifyAckDeadline.
 
-No protobuf object is made here: serialized requests go out, serialized responses come back. Headers are those of
-google-cloud-pubsub: the routing header (x-goog-request-params) and the client's version (x-goog-api-client). They are
-written here, because Google's client library takes 0.2 s to import, and tasks that pull nothing need none of it.
-Everything else goes through `Connection.admin`. A Connection belongs to the process that opened
-it and must be closed.
+No protobuf object is made here. Headers are those of google-cloud-pubsub: the routing header (x-goog-request-params)
+and the client's version (x-goog-api-client). They are written here, because Google's client library takes 0.2 s to
+import, and tasks that pull nothing need none of it. A Connection belongs to the process that opened it and must be
+closed.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ class Connection:
 
     Calls return gRPC's own call objects: `result()` of a unary one returns response bytes or raises grpc.RpcError.
 
-    probe_after: seconds without a response on a stream after which its user asks whether the service is still there.
-    Infinity if HTTP/2's keepalive finds that out.
+    probe_after: seconds without a response on a stream after which its user checks the service. Infinity if HTTP/2's
+    keepalive does.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The channel to Google Cloud: credentials, the tokens of its calls, TLS. Runs where a connection is opened.
+"""The channel to Google Cloud: credentials, the tokens of its calls, TLS.
 
 Google's own client makes the channel, so endpoints of universes and mutual TLS, client certificates, keepalive and
 message sizes are its own. `Tokens` differs: for a call without a token it names the server that returned none, and
@@ -90,7 +90,6 @@ class Tokens:
         self._is_failing = False
 
     def __call__(self, context: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback) -> None:
-        """Pass the headers of a call to gRPC, or the reason why there is no token."""
         request = _TokenRequest(self._request, self._timeout)
         plugin = AuthMetadataPlugin(self._credentials, request, SubscriberGrpcTransport.DEFAULT_HOST)
         try:
@@ -106,7 +105,7 @@ class Tokens:
 
 
 class _TokenRequest:
-    """The HTTP requests for one token. Remembers the URL of the last one, and its status once there is an answer."""
+    """The HTTP requests for one token, with the URL of the last one and the status of its answer, if any."""
 
     def __init__(self, request: Request, timeout: float) -> None:
         self._request = request

@@ -1,4 +1,4 @@
-"""Google's credentials, for Pub/Sub and for a staging area on `gs://`. Loaded in the process that uses them.
+"""Google's credentials, for Pub/Sub and for a staging area on `gs://`.
 
 In a new pod the metadata server may answer some seconds after the container has started. So it is waited for.
 """

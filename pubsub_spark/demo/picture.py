@@ -25,7 +25,7 @@ _DARKEST_MINUTES = 40
 
 
 def draw(departures: pa.Table, path: Path) -> None:
-    """Save the picture as PNG. No display is needed: the figure is drawn by itself, without pyplot."""
+    """Save the picture as PNG."""
     hours, carriers, delays = pivot(departures, "mean_delay")
     _, _, counts = pivot(departures, "departures")
     minutes = np.array([[delays.get((hour, carrier), np.nan) for hour in hours] for carrier in carriers])
@@ -57,7 +57,7 @@ def draw(departures: pa.Table, path: Path) -> None:
 def draw_steps(
     counts: Mapping[str, Sequence[float]], moments: Mapping[str, float], title: str, y_label: str, path: Path
 ) -> None:
-    """Save a picture of how many there were at each time. counts: by name, the times in seconds of each of them."""
+    """Save a picture of how many there were at each time. counts: by name, the time of each of them in seconds."""
     figure = Figure(figsize=(9, 4), layout="constrained", dpi=100)
     axes = figure.subplots()
     figure.suptitle(title, fontsize=13, x=0.02, ha="left")

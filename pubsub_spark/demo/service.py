@@ -1,7 +1,7 @@
 """The demo's Pub/Sub: the embedded emulator, or any Pub/Sub emulator that listens at an address.
 
-Topic, schema and subscription are made with Google's own clients, unchanged, as any application would. Their names are
-new in every run and they are deleted at the end.
+Topic, schema and subscription are made with Google's own clients. Their names are new in every run and they are deleted
+at the end.
 """
 
 from __future__ import annotations
@@ -52,16 +52,15 @@ class PubSub:
     def idle_seconds(self) -> float:
         """The seconds without a new message after which the demo stops reading.
 
-        Google's emulator hands messages also to streams that have just ended, hundreds at a time, and delivers them
-        again when that lease ends, a minute later. Ours does not, so there the first query must find everything.
+        Google's emulator hands messages also to streams that have just ended, and delivers them again when that lease
+        ends, a minute later. With ours the first query must find everything.
         """
         return 90.0 if self.emulator is None else 0.0
 
     def published(self, spark: SparkSession, total: int) -> Callable[[], int]:
         """Return a function that returns the number of messages published so far.
 
-        The embedded emulator counts them. Others have no such call, so there the rows of Spark's finished tasks are
-        counted.
+        The embedded emulator counts them. Elsewhere the rows of Spark's finished tasks are counted.
         """
         if self.emulator is not None:
             emulator, subscription = self.emulator, self.subscription
@@ -77,7 +76,7 @@ class PubSub:
 
 
 def check(endpoint: str) -> None:
-    """Raise ServiceError unless something listens at the endpoint. Called before Spark starts, which takes longer."""
+    """Raise ServiceError unless something listens at the endpoint."""
     host, _, port = endpoint.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_SECONDS).close()
@@ -91,7 +90,7 @@ def _no_answer_error(endpoint: str) -> ServiceError:
 
 @contextmanager
 def provide(endpoint: str | None) -> Iterator[PubSub]:
-    """A topic with a schema and a subscription at `endpoint`, or on an emulator of our own when it is None."""
+    """Yield a topic with a schema and a subscription, at `endpoint` or on an emulator of our own."""
     with ExitStack() as stack:
         emulator = None
         if endpoint is None:
@@ -110,7 +109,7 @@ def provide(endpoint: str | None) -> Iterator[PubSub]:
 
 @contextmanager
 def _resources(channel: grpc.Channel) -> Iterator[tuple[str, str]]:
-    """Full names of a topic that takes flights in binary Avro only, and of a subscription to it."""
+    """Yield the full names of a topic that takes flights in binary Avro only, and of a subscription to it."""
     nobody = AnonymousCredentials()
     publisher = PublisherClient(transport=PublisherGrpcTransport(channel=channel, credentials=nobody))
     subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel, credentials=nobody))

@@ -1,7 +1,7 @@
 """The Spark session of the demo, on this machine's cores, with its log in a file.
 
-The JVM inherits the standard error of the process that starts it, and so do the Python workers that it starts. While it
-is started, standard error is the log file, so that the terminal shows the demo's own lines alone.
+The JVM and the Python workers inherit the standard error of the process that starts them. So that is the log file
+meanwhile, and the terminal shows the demo's own lines alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MIN_SPARK_VERSION = (4, 2)
 
 @contextmanager
 def start(log: Path, console: Console) -> Iterator[SparkSession]:
-    """A local session that is stopped at the end. It finds `format("pubsub")` by itself, as any session does."""
+    """Yield a local session that is stopped at the end. It finds `format("pubsub")` by itself, as any session does."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with console.status("starting Spark"), _standard_error_in(log):
@@ -61,7 +61,6 @@ def _sentence(error: PySparkException) -> str:
 
 @contextmanager
 def _standard_error_in(path: Path) -> Iterator[None]:
-    """Point file descriptor 2, which child processes inherit as their standard error, to a file."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:

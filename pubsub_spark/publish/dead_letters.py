@@ -1,8 +1,8 @@
 """Dead letters: the messages published to a dead-letter topic for those that break a limit or cannot be decoded.
 
 A dead letter must itself be within the limits: the first 9 MB of the data, the attributes that fit, and attributes of
-ours with the reason. It has no ordering key (one stuck key would hold back the next dead letter): an attribute has the
-message's. Dead letters are rare, so they are made row by row.
+ours with the reason. It has no ordering key, because one stuck key would hold back the next dead letter. An attribute
+has the message's.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ _MAX_DATA_BYTES = 9_000_000
 
 
 def dead_letters(messages: pa.RecordBatch, reasons: Iterable[tuple[int, Mapping[str, str]]]) -> pa.RecordBatch:
-    """Return the dead letters for some of the messages, each identified by its row, with attributes that name the
-    problem.
-    """
+    """Return the dead letters for some of the messages: by row, with attributes that name the problem."""
     data, attributes = [], []
     for row, reason in reasons:
         [message] = messages.slice(row, 1).to_pylist()

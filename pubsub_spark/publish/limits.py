@@ -1,8 +1,7 @@
 """Pub/Sub's limits on messages, and the serialized size of each message, checked before anything is published.
 
-Pure functions of columns: each limit is one numpy expression over an Arrow batch, so a batch within the limits costs a
-few passes over its lengths. Sizes are those in the serialized PublishRequest, byte for byte the output of `ptars`, so
-messages can be batched into requests before they are encoded.
+Sizes are those in the serialized PublishRequest, byte for byte the output of `ptars`, so messages can be batched into
+requests before they are encoded. Pure.
 
 Source of the limits: https://cloud.google.com/pubsub/quotas#resource_limits
 """
@@ -114,8 +113,7 @@ def is_empty(messages: pa.RecordBatch) -> Mask:
 
 
 def violations(messages: pa.RecordBatch, sizes: Ints, topic_bytes: Ints | int) -> list[LimitViolation]:
-    """Return the messages that are too large or use a reserved name, in the order of the rows, with one violation for
-    each message.
+    """Return the messages that are too large or use a reserved name, in the order of the rows, one violation each.
 
     sizes: `message_sizes`. topic_bytes: `topic_field_bytes` of each message's topic, because a message must fit a
     request.

@@ -1,8 +1,7 @@
 """Publish requests: messages batched into serialized PublishRequests.
 
 A request carries messages of one topic and, if they have an ordering key, of one key, within the options' count and
-bytes. The slices are made from the messages' sizes alone. Then `ptars` encodes the requests in Rust, some megabytes
-at a time.
+bytes.
 
 Messages with ordering keys are sorted by key, stably, so that the messages of a key stay in the order of the rows.
 Their requests are yielded in turn: the first request of every key, then the second of every key, so that a key waits
@@ -57,7 +56,7 @@ def batch_ranges(sizes: Ints, max_messages: int, max_bytes: int, group_starts: I
 def encoded_requests(
     messages: pa.RecordBatch, sizes: Ints, topic: str | None, max_messages: int, max_bytes: int
 ) -> Iterator[EncodedRequest]:
-    """Yield the requests that carry these messages, lazily: encoded a few megabytes at a time.
+    """Yield the requests that carry these messages, encoded a few megabytes at a time.
 
     topic: the topic of all messages, or None if there is a column `topic`.
     """
@@ -91,9 +90,7 @@ def encoded_requests(
 
 
 def _dictionary(messages: pa.RecordBatch, column: str, default: str | None) -> tuple[list[str], npt.NDArray[np.int32]]:
-    """Return the distinct values of a column and the index of each message's value. Without the column all have the
-    default.
-    """
+    """Return the distinct values of a column, by default `default`, and the index of each message's value."""
     if column not in messages.schema.names:
         assert default is not None, "without a topic of all there is a column of topics"
         return [default], np.zeros(len(messages), dtype=np.int32)
@@ -125,7 +122,6 @@ def _encode(topics: list[str], messages: pa.StructArray, starts: Ints, end: int)
 
 @lru_cache(maxsize=1)
 def _handler() -> Any:
-    """Return the `ptars` handler of PublishRequest, made once per process."""
     from google.pubsub_v1.types import PublishRequest
     from ptars import HandlerPool
 

@@ -1,8 +1,8 @@
 """A compiled Protocol Buffer schema, `CompiledProtoSchema`, as a text that goes wherever a definition goes.
 
-Everything that keeps, sends or compares definitions expects texts: `.proto` or Avro's JSON. So a compiled schema is a
-text of three lines: one that no `.proto` file begins with, the full name of the root message, and the serialized
-files in base64, so that its bytes are returned unchanged. Pure.
+Everything that handles definitions expects texts. So a compiled schema is a text of three lines: one that no `.proto`
+file begins with, the full name of the root message, and the serialized files in base64, so that its bytes are returned
+unchanged. Pure.
 
 Reference: https://cloud.google.com/pubsub/docs/reference/rpc/google.pubsub.v1#compiledprotoschema
 """
@@ -70,7 +70,7 @@ def of_text(text: str) -> CompiledSchema | None:
 
 
 def definition_of(schema: Any) -> str:
-    """Return the definition of a `google.pubsub.v1.Schema` as a text, also of one that is compiled."""
+    """Return the definition of a `google.pubsub.v1.Schema`, compiled or not, as a text."""
     schema = type(schema).pb(schema) if hasattr(type(schema), "pb") else schema
     # Older client libraries do not have the field.
     if "compiled_proto_schema" in schema.DESCRIPTOR.fields_by_name and schema.HasField("compiled_proto_schema"):
@@ -80,7 +80,7 @@ def definition_of(schema: Any) -> str:
 
 
 def readable(text: str) -> str:
-    """Return a definition in readable form: of a compiled schema its files in protobuf's text format."""
+    """Return a definition in readable form: a compiled schema's files in protobuf's text format."""
     compiled = of_text(text)
     if compiled is None:
         return text

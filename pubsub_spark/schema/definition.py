@@ -2,9 +2,9 @@
 
 Pub/Sub asks three questions of a schema: does its text parse (`schema_types.parse`), does a message fit
 (`Definition.validate`, at Publish and ValidateMessage), may a new revision follow an old one
-(`schema_types.check_compatible`, at CommitSchema). The emulator asks all three, the connector the first. They are
-answered by `schema.avro` and `schema.protobuf`, which import this module. It imports neither. Pure: no Spark, no I/O,
-nothing kept between calls. An error is one sentence about the text or the message. The caller adds whose it is.
+(`schema_types.check_compatible`, at CommitSchema). They are answered by `schema.avro` and `schema.protobuf`, which
+import this module. It imports neither. Pure. An error is one sentence about the text or the message. The caller adds
+whose it is.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ Encoding = Literal["BINARY", "JSON"]
 
 
 class _SchemaFinding(ValueError):  # noqa: N818 (about a text or a message, not a failure)
-    """A sentence. Half of a surrogate pair, which it may quote and UTF-8 lacks, is escaped."""
+    """A sentence. Half of a surrogate pair, which UTF-8 lacks, is escaped."""
 
     def __str__(self) -> str:
         return self.sentence().encode(errors="backslashreplace").decode()
 
     def sentence(self) -> str:
-        """Return the sentence as it is."""
         return super().__str__()
 
 
 class InvalidSchema(_SchemaFinding):
-    """The error about a text that is not a schema of its type."""
+    """A text is not a schema of its type."""
 
 
 class ForbiddenImport(InvalidSchema):
-    """The error about a text that imports a file that no definition may import. `name` is its path."""
+    """A text imports a file that no definition may import. `name` is its path."""
 
     def __init__(self, sentence: str, name: str) -> None:
         super().__init__(sentence)
@@ -39,11 +38,11 @@ class ForbiddenImport(InvalidSchema):
 
 
 class InvalidMessage(_SchemaFinding):
-    """The error about bytes that are not a message of the schema in that encoding."""
+    """Bytes are not a message of the schema in that encoding."""
 
 
 class Mismatch(InvalidMessage):
-    """The error about a value that does not fit its schema. Its path is put together while it travels outwards."""
+    """A value does not fit its schema. The path is put together while the error travels outwards."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -62,7 +61,7 @@ class Mismatch(InvalidMessage):
 
 
 class IncompatibleSchema(_SchemaFinding):
-    """The error about a new revision that may not follow the old one."""
+    """A new revision may not follow the old one."""
 
 
 class Definition(Protocol):

@@ -1,12 +1,10 @@
 """The schema types and encodings that Pub/Sub has, each with the number in Pub/Sub's enum and its implementation.
 
-This table is the one place where they are registered. To add a schema type: its name in `SchemaType`, its row in
-`SCHEMA_TYPES`, and two packages of one name:
+To add a schema type: its name in `SchemaType`, its row in `SCHEMA_TYPES`, and two packages of one name, which are
+imported when the type is first used:
 
     schema.NAME    `parse(text)` and `check_compatible(old, new)`: see `schema.definition`
     codec.NAME     `value_type`, `decoder`, `encoder`: see `codec.registry.Codec`
-
-A package is imported when its type is first used, so nothing here depends on it.
 """
 
 from __future__ import annotations
@@ -53,5 +51,4 @@ def check_compatible(old: Definition, new: Definition) -> None:
 
 
 def _definitions(type: SchemaType) -> Any:  # noqa: A002
-    """Return the package of a schema type, for its `parse` and `check_compatible`."""
     return import_module(f"pubsub_spark.schema.{SCHEMA_TYPES[type].package}")

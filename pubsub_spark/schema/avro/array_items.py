@@ -1,8 +1,8 @@
 """The items of arrays and maps at all cursors, one step per item of an array, so that rows are vectorised.
 
-An array's items are one behind the other, so its n-th can only be found by reading those before it: first the first
-item of every cursor, then the second of those that have one, and so on. When few cursors are left, whose arrays may be
-long, `error_locator` finds where their items begin, and all of them are read in one last step.
+An array's n-th item can only be found by reading those before it: first the first item of every cursor, then the
+second, and so on. When few cursors are left, whose arrays may be long, `error_locator` finds where their items begin,
+and all of them are read in one last step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The compatibility rules: whether data of one Avro schema can be read with another, as the specification says.
 
-`unreadable(writer, reader)` is None or the first reason, with its path. Pub/Sub accepts a new revision if the old and
-the new can each read the other's data. The rules about names are also here, for `codec.avro.columns`, which applies
-the decisions about schemas to values.
+Pub/Sub accepts a new revision if the old and the new can each read the other's data. `codec.avro.columns` uses the same
+rules about names.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ PROMOTIONS: Final[dict[str, frozenset[str]]] = {
 
 
 class Unresolvable(Mismatch):
-    """The finding that no data written with one schema can be read with the other."""
+    """No data written with one schema can be read with the other."""
 
 
 def unresolvable(writer: Node, reader: Node) -> Unresolvable:
@@ -60,7 +59,7 @@ def same_name(writer: Named, reader: Named) -> bool:
 
 
 def written_field(writer: Record, reader_field: Field) -> int | None:
-    """Return the index of the writer's field that the reader calls `reader_field`, by its name, else by its aliases."""
+    """Return the index of the writer's field for the reader's field, by its name, else by its aliases."""
     names = [field.name for field in writer.fields]
     for name in (reader_field.name, *reader_field.aliases):
         if name in names:

@@ -1,14 +1,13 @@
 """Many messages decoded at once: each has a cursor, and one numpy operation moves all of them.
 
-`Cursors` are places in messages (or in items of messages). Reading a field at all cursors costs some numpy operations,
-whatever their number, so a message costs nanoseconds and no Python object. One rule keeps this exact: a cursor either
-reads a value that is plainly right by the specification, or its message *falls back*, and the caller checks it alone.
-`error_locator` finds why a message is malformed. The reason why a right message has no value (a symbol that the reader
-lacks) is kept in `Batch.reasons`, with the path.
+`Cursors` are places in messages (or in items of messages). One rule keeps this exact: a cursor either reads a value
+that is plainly right by the specification, or its message *falls back*, and the caller checks it alone. `error_locator`
+finds why a message is malformed. The reason why a right message has no value (a symbol that the reader lacks) is kept
+in `Batch.reasons`, with the path.
 
-The cursors of a message that fell back are inactive. They are in zeros behind the data. There every read returns zero,
-every length and count is zero and nothing ends, so the common path needs no further branch for them. The padding must
-be as long as all that an inactive cursor may still read.
+The cursors of a message that fell back are inactive. They are in zeros behind the data, where every read returns zero,
+so the common path needs no further branch for them. The padding must be as long as all that an inactive cursor may
+still read.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ class Cursors:
         return True
 
     def _located(self, mismatch: Mismatch, index: int) -> Mismatch:
-        """Return the finding with its whole path: each `{}` becomes the step into an array or map to this cursor."""
+        """Return the finding with its whole path: `{}` becomes the step into an array or map to this cursor."""
         taken: list[str] = []
         cursors = self
         while cursors.outer is not None:
@@ -151,7 +150,7 @@ class Cursors:
         return np.asarray(self.end == _INACTIVE_END)
 
     def longs(self) -> Longs:
-        """Return the next varint of each cursor, zigzag decoded."""
+        """Return the next varints, zigzag decoded."""
         first = self.batch.bytes[self.at]
         values = first.astype(np.uint64)
         long = first > 127
@@ -171,7 +170,7 @@ class Cursors:
         return np.asarray((values >> _U(1)).view(np.int64) ^ -(values & _U(1)).view(np.int64))
 
     def _long_varints(self, values: npt.NDArray[np.uint64], which: Longs) -> None:
-        """Finish varints of three bytes and more after their first two: eight bytes at a time, then the rare others."""
+        """Finish varints of three bytes and more after their first two."""
         at = self.at[which] - 2
         word = self.batch.words[at]
         stops = ~word & _CONTINUES
@@ -197,28 +196,28 @@ class Cursors:
             values[wrong] = 0
 
     def booleans(self) -> Bits:
-        """Return the next boolean of each cursor."""
+        """Return the next booleans."""
         byte = self.batch.bytes[self.at]
         self.at = self.at + 1
         self.fall_back((self.at > self.end) | (byte > 1))
         return np.asarray(byte == 1)
 
     def floats(self) -> npt.NDArray[np.float32]:
-        """Return the next float of each cursor."""
+        """Return the next floats."""
         word = self.batch.halves[self.at]
         self.at = self.at + 4
         self.fall_back(self.at > self.end)
         return word.view(np.float32)
 
     def doubles(self) -> npt.NDArray[np.float64]:
-        """Return the next double of each cursor."""
+        """Return the next doubles."""
         word = self.batch.words[self.at]
         self.at = self.at + 8
         self.fall_back(self.at > self.end)
         return word.view(np.float64)
 
     def lengths(self) -> Longs:
-        """Return the next length of each cursor, no longer than the remaining bytes of its message."""
+        """Return the next lengths, no longer than the remaining bytes of the messages."""
         length = self.longs()
         wrong = length.view(np.uint64) > (self.end - self.at).view(np.uint64)
         if self.fall_back(wrong):
@@ -226,7 +225,7 @@ class Cursors:
         return length
 
     def indices(self, count: int) -> Longs:
-        """Return the index of the next symbol or branch of each cursor, one of `count`."""
+        """Return the index of the next symbol or branch, one of `count`."""
         index = self.longs()
         wrong = index.view(np.uint64) >= count
         if self.fall_back(wrong):
@@ -234,7 +233,7 @@ class Cursors:
         return index
 
     def fixed_lengths(self, size: int) -> Longs:
-        """Return the length of the next `size` bytes of each cursor, which must be there. 0 for inactive cursors."""
+        """Return the length of the next `size` bytes, which must be there. 0 for inactive cursors."""
         self.fall_back(self.at + size > self.end)
         return np.where(self.inactive(), 0, size)
 

@@ -1,7 +1,6 @@
 """One message at a time, by `fastavro`: bytes to a datum, and a datum to bytes (for the datum see `json_encoding`).
 
 fastavro reads bytes only after `error_locator` has passed them, and schemas only after `parser` has parsed them.
-A schema that `_parsed` made has full names and the two keys that mark a parsed schema for fastavro.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from pubsub_spark.schema.avro.json_encoding import branch_name
 class DatumSerializer:
     """The reader and writer of one schema's messages.
 
-    Its schema is made from our tree: logical types are left out, and each branch of a union is a record of its own with
-    one field, `value`, which adds no byte. So a union's value names its branch. By itself, fastavro does so only for
-    named types, and writes a value of `["int", "long"]` as the branch that fits first.
+    In its schema logical types are left out, and each branch of a union is a record with one field, `value`, which adds
+    no byte. So a union's value names its branch. By itself, fastavro does so only for named types, and writes a value
+    of `["int", "long"]` as the branch that fits first.
     """
 
     def __init__(self, node: tree.Node) -> None:
@@ -43,15 +42,14 @@ class DatumSerializer:
 def fastavro_schema(text: str, root: tree.Node, logical: bool = True, is_reader: bool = False) -> Any:
     """Return the schema `text`, parsed as `root`, for fastavro's functions. Values of unions are plain.
 
-    logical: whether fastavro converts values of logical types. is_reader: the schema is a reader's, and its defaults
-    are values as fastavro reads them. Otherwise they are JSON, as in the text.
+    logical: fastavro converts values of logical types. is_reader: the defaults are values as fastavro reads them.
+    Otherwise they are JSON, as in the text.
     """
     named: dict[str, Any] = {}
     return _parsed(_resolved(json.loads(text), root, named, logical, is_reader), named)
 
 
 def _parsed(schema: Any, named: dict[str, Any]) -> Any:
-    """Return the schema as a result of `fastavro.parse_schema`."""
     for part in schema if isinstance(schema, list) else [schema]:
         if isinstance(part, dict):
             part |= {"__fastavro_parsed": True, "__named_schemas": named}
@@ -92,7 +90,7 @@ def _resolved(declared: Any, node: tree.Node, named: dict[str, Any], logical: bo
 
 
 def _tagged(node: tree.Node, named: dict[str, Any]) -> Any:
-    """Return a part of the schema of a `DatumSerializer`. `named`: the types met so far."""
+    """Return a part of the schema of a `DatumSerializer`. `named`: the types so far."""
     match node:
         case tree.Primitive(kind):
             return kind

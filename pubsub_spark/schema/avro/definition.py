@@ -1,4 +1,4 @@
-"""A parsed revision of an Avro schema, by the interface of `schema.definition`: parse, validate, compare revisions."""
+"""A parsed revision of an Avro schema, by the interface of `schema.definition`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AvroDefinition:
         return datum.DatumSerializer(self.root)
 
     def fastavro_schema(self, logical: bool = True, is_reader: bool = False) -> Any:
-        """Return the schema for fastavro's functions: see `datum.fastavro_schema`."""
+        """See `datum.fastavro_schema`."""
         return datum.fastavro_schema(self.text, self.root, logical, is_reader)
 
     def read_json(self, data: bytes) -> Any:
@@ -36,11 +36,9 @@ class AvroDefinition:
         return json_encoding.read_message(self.root, data)
 
     def validate(self, data: bytes, encoding: Encoding) -> None:
-        """Raise InvalidMessage unless `data` is exactly one message."""
         error_locator.check(self.root, data) if encoding == "BINARY" else self.read_json(data)
 
     def first_invalid(self, messages: Sequence[bytes], encoding: Encoding) -> int | None:
-        """Return the index of the first message that `validate` refuses, or None. Many are checked at once."""
         suspects: Iterable[int] = range(len(messages))
         if encoding == "BINARY" and len(messages) >= MIN_VECTORISED_ROWS:
             suspects = batch_check.suspects(self.root, self._check, messages)

@@ -1,9 +1,8 @@
 """The error locator: where a binary message does not fit its schema, checked strictly, one message at a time.
 
-`check` checks a message for Publish, and finds the reason for a message that the columns refused. `end` and `items`
-find where a value ends and where an array's items begin, if that cannot be found for all messages at once. No value is
-built. Hostile input costs no more than its length: counts are checked against the bytes left, and items of no bytes
-have a budget.
+`check` checks a message for Publish, and finds the reason for a message that the columns refused. `end` and `items` are
+for values that cannot be found for all messages at once. Hostile input costs no more than its length: counts are
+checked against the bytes left, and items of no bytes have a budget.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def items(node: Array | Map, data: Data, count: int) -> tuple[list[int], int]:
 
 
 def least_bytes(node: Node, known: dict[Record, int] | None = None) -> int:
-    """Return the fewest bytes that a value can have: 0 for null, empty fixed and records of those, else 1 or more."""
+    """Return the fewest bytes that a value can have: 0 for null, empty fixed and records of those."""
     known = {} if known is None else known
     match node:
         case Primitive(kind):

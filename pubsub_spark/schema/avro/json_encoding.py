@@ -7,9 +7,9 @@ In a message a union's value is tagged with its branch, `{"string": "x"}`, null 
 must be there, no other may. NaN and the infinities are the strings "NaN", "Infinity" and "-Infinity", as Java's Avro
 writes them. Bytes are strings of the characters U+0000 to U+00FF.
 
-In a default a union's value is plain, and a missing field has its own default. By the specification, the default of a
-union belongs to the first branch that it fits (since 1.12: before, it had to fit the first branch). The default of
-a float or double is a number: "NaN" for `["double", "string"]` is a string.
+In a default a union's value is plain, and a missing field has its own default. The default of a union belongs to the
+first branch that it fits (specification 1.12). The default of a float or double is a number: "NaN" for `["double",
+"string"]` is a string.
 """
 
 from __future__ import annotations
@@ -72,8 +72,6 @@ def branch_name(union: Union, index: int) -> str:
 
 
 def _plain(wanted: str, fits: Callable[[Any], bool]) -> Reader:
-    """Return the reader of a kind whose JSON value is the datum."""
-
     def read(_: Node, value: Any, __: bool) -> Any:
         if not fits(value):
             raise _expected(wanted, value)

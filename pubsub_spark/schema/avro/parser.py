@@ -1,9 +1,8 @@
 """Avro schema text as a tree of nodes.
 
 `parse` follows the Avro specification the way Java's parser does: a name is defined once and before it is used, a
-default must fit its field, and a logical type that does not fit its underlying type is ignored. Beyond the
-specification, and as in Java, names have letters and digits of any script, namespaces have any printable characters,
-and a null namespace is the enclosing one.
+default must fit its field, and a logical type that does not fit its underlying type is ignored. As in Java, names may
+have letters and digits of any script, namespaces any printable characters, and a null namespace is the enclosing one.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def parse(text: str) -> tree.Node:
 
 
 class _Parser:
-    """The named types that were met on the way through one schema's text. Errors are Mismatches, which have a path."""
+    """The named types that were met in one schema's text. Errors are Mismatches, which have a path."""
 
     def __init__(self) -> None:
         self._named: dict[str, tree.Named] = {}
@@ -202,14 +201,12 @@ class _Parser:
 
 
 def _full_name(name: str, namespace: str) -> str:
-    """Return the name in its namespace, which is the part before its last dot, if it has one."""
     before, dot, simple = name.rpartition(".")
     space = before if dot else namespace
     return f"{space}.{simple}" if space else simple
 
 
 def _is_name(text: str) -> bool:
-    """Return whether the text is letters, digits and underscores, and the first is not a digit."""
     letters = text.replace("_", "a")
     return letters[:1].isalpha() and all(letter.isalpha() or letter.isdecimal() for letter in letters)
 

@@ -1,4 +1,4 @@
-"""The tree of an Avro schema: nodes, and functions of them alone.
+"""The tree of an Avro schema.
 
 Nodes are immutable once `parser.parse` returns. Named types appear as one object wherever they are referred to, so a
 recursive schema is a cyclic graph: walk it with a memo, or refuse the cycle.
@@ -126,7 +126,7 @@ def weight(node: Node, known: dict[Record, int] | None = None) -> int:
 
 
 def without_logical(node: Node, known: dict[Record, Record] | None = None) -> Node:
-    """Return the schema without logical types, for reading and writing only the bytes of values."""
+    """Return the schema without logical types, for the bytes of values."""
     known = {} if known is None else known
     match node:
         case Primitive(kind):

@@ -1,9 +1,9 @@
 """Compatibility of revisions: Pub/Sub's rule for Protocol Buffers, which is narrower than the wire format's.
 
 "You can add or remove optional fields. You can't add or remove other fields. You also can't edit any existing field."
-(cloud.google.com/pubsub/docs/commit-schema-revision). A field is optional if it is neither required nor repeated. It is
-identified by its number. Its name, type, label, default, oneof and packing may not be edited, also in nested messages.
-An enum may gain values, because that edits no field. It may not lose, rename or renumber one.
+(cloud.google.com/pubsub/docs/commit-schema-revision). A field is optional if it is neither required nor repeated. Its
+name, type, label, default, oneof and packing may not be edited, also in nested messages. An enum may gain values,
+because that edits no field. It may not lose, rename or renumber one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Properties = dict[str, str]
 
 
 def find_edit(old: FileDescriptorProto, new: FileDescriptorProto, old_root: str, new_root: str) -> str | None:
-    """Return an error message about the first forbidden change in `new`, or None: optional fields may come and go.
+    """Return an error message about the first forbidden change in `new`, or None.
 
     old_root, new_root: the names of the schemas' root messages, without a package. They need not be in these files. The
     root message may be renamed, since that edits no field.
@@ -40,7 +40,6 @@ def find_edit(old: FileDescriptorProto, new: FileDescriptorProto, old_root: str,
 
 
 def _edits(old: FileDescriptorProto, new: FileDescriptorProto, old_root: str, new_root: str) -> Iterator[str]:
-    """Yield the forbidden changes, each as an error message."""
     old_messages, new_messages = dict(_messages(old, old_root)), dict(_messages(new, new_root))
     for path in filter(new_messages.__contains__, old_messages):
         fields = (_fields(old, old_root, old_messages[path]), _fields(new, new_root, new_messages[path]))

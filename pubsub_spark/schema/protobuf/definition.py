@@ -4,12 +4,12 @@ A definition is compiled into a pool of its own, so two revisions of one message
 are called through their class (`type(message).ByteSize(message)`): on a message, a field hides the method of its name.
 
 Pub/Sub requires exactly one top-level message, of proto2 or proto3, and documents that imports are not supported. Here
-the well-known types may be imported (`protoc.WELL_KNOWN`): they are part of the language, and messages with them can be
-read and written. Whether the service accepts such a schema is the emulator's business. A compiled schema
-(`schema.compiled_protobuf`) has any number of files and messages, its imports among them, and names its root message.
+the well-known types may be imported (`protoc.WELL_KNOWN`). Whether the service accepts such a schema is the emulator's
+business. A compiled schema (`schema.compiled_protobuf`) has any number of files and messages, and names its root
+message.
 
-`validate` is strict: the bytes must be a message, with every required field, and without a field that the schema does
-not have. A decoder skips such a field, but the revisions that a topic pins decide which fields may be published.
+`validate` also refuses a field that the schema does not have. A decoder skips it, but the revisions that a topic pins
+decide which fields may be published.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ProtobufDefinition:
 
     @cached_property
     def json_class(self) -> Any:
-        """The message's class for `json_format`, made when first used, since most topics are BINARY."""
+        """The message's class for `json_format`, made when first used."""
         return GetMessageClass(json_descriptor(self.files.values(), self.message))
 
     @property
@@ -105,7 +105,6 @@ class ProtobufDefinition:
         return message
 
     def validate(self, data: bytes, encoding: Encoding) -> None:
-        """Raise InvalidMessage unless `data` is exactly one message, without unknown fields."""
         message = self.read(data, encoding)
         if encoding == "BINARY" and _has_unknown(message):
             raise InvalidMessage(
@@ -113,7 +112,6 @@ class ProtobufDefinition:
             )
 
     def first_invalid(self, messages: Sequence[bytes], encoding: Encoding) -> int | None:
-        """Return the index of the first message that `validate` refuses, or None."""
         if encoding == "BINARY" and self._all_valid(messages):
             return None
         for index, data in enumerate(messages):
@@ -158,7 +156,6 @@ def _full_name(file: FileDescriptorProto, message: DescriptorProto) -> str:
 
 
 def _check_shape(file: FileDescriptorProto) -> None:
-    """Raise InvalidSchema unless the file is proto2 or proto3 and has one top-level message and no service."""
     if file.syntax == "editions":
         raise InvalidSchema(
             'The definition is of an edition, and Pub/Sub knows only `syntax = "proto2"` and `syntax = "proto3"`'
@@ -171,7 +168,6 @@ def _check_shape(file: FileDescriptorProto) -> None:
 
 
 def _check_groups(proto: FileDescriptorProto | DescriptorProto, path: str = "") -> None:
-    """Raise InvalidSchema if a field in the file or message, at any depth, is a group."""
     is_message = isinstance(proto, DescriptorProto)
     for field in (*(proto.field if is_message else ()), *proto.extension):
         if field.type == FieldDescriptorProto.TYPE_GROUP:

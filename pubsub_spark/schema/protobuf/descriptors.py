@@ -79,7 +79,6 @@ def well_known_shapes() -> dict[str, Any]:
 
 
 def _shape(type_: Any) -> list[tuple[Any, ...]]:
-    """Return the fields of a message, or the values of an enum."""
     if isinstance(type_, EnumDescriptor):
         return [(value.number, value.name) for value in type_.values]
     return [

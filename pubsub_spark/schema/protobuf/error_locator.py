@@ -1,9 +1,9 @@
 """The error locator: the byte, the field's path and the reason why a payload is not a message of its schema.
 
-upb (protobuf's C core) decides whether bytes are a message. It does not report where the error is. For the few payloads
-that upb refuses, this module walks over the bytes again, in Python, and finds it. The walk keeps upb's rules (a tag of
-32 bits, matching groups, 100 levels, UTF-8 in proto3 strings), so it finds an error in every payload that upb refuses.
-It also names the first field that the schema does not have, which `validate` refuses and a decoder skips.
+upb (protobuf's C core) decides whether bytes are a message, but does not report where the error is. This module walks
+over the bytes that upb refuses, in Python. The walk keeps upb's rules (a tag of 32 bits, matching groups, 100 levels,
+UTF-8 in proto3 strings), so it finds an error in every payload that upb refuses. It also names the first field that the
+schema does not have, which `validate` refuses and a decoder skips.
 """
 
 from __future__ import annotations
@@ -109,7 +109,6 @@ class _PayloadWalk:
             raise Mismatch("does not end the group that it began")
 
     def field(self, known: _Field, wire: int, end: int, depth: int) -> None:
-        """Read the value of a field that the schema has, or its packed values."""
         field = known.descriptor
         is_packed = wire == BYTES != known.wire and is_repeated(field)
         if wire != known.wire and not is_packed:
@@ -144,7 +143,6 @@ class _PayloadWalk:
                 raise Mismatch(f"is {number}, which enum `{field.enum_type.name}` does not have")
 
     def skip(self, number: int, wire: int, end: int, depth: int) -> None:
-        """Read the value of a field of that number, whatever it is."""
         if wire == VARINT:
             self.varint(end)
         elif wire == BYTES:
@@ -157,7 +155,6 @@ class _PayloadWalk:
             self.at += _WIDTH[wire]
 
     def tag(self, end: int) -> tuple[int, int]:
-        """Return a field number and a wire type."""
         start = self.at
         tag = self.varint(end)
         number, wire = tag >> 3, tag & 7

@@ -3,9 +3,8 @@
 Strict as the mapping is by default: a name that the message does not have, a repeated name, or a value of the wrong
 type is an error. Both spellings of a field's name (`lowerCamel` and the original) are read.
 
-`json_format` decides field by field, again for every message. `JsonReader` is compiled once per schema, for the common
-form of each field. A message with any other form goes to `json_format`, which reads or refuses it. This module is for
-one message. `codec.protobuf` does the same for many, and leaves the rest to this module.
+`JsonReader` is compiled once per schema, for the common form of each field. `json_format` reads or refuses a message
+with any other form. This module is for one message, `codec.protobuf` for many.
 """
 
 from __future__ import annotations
@@ -112,7 +111,6 @@ class JsonReader:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the members of a JSON object. Each name may occur once."""
     members = dict(pairs)
     if len(members) < len(pairs):
         raise _UncommonForm
@@ -120,7 +118,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _UncommonForm(ValueError):  # noqa: N818 (not an error: json_format decides)
-    """The finding that a value has another form than the common one."""
+    """A value has another form than the common one."""
 
 
 scan_unique: Final = make_scanner(json.JSONDecoder(object_pairs_hook=_unique_keys))  # type: ignore[arg-type]
@@ -183,7 +181,7 @@ def _timestamp(value: Any) -> dict[str, int]:
 
 
 def duration(value: Any) -> dict[str, int]:
-    """Return the fields of a Duration, from its text."""
+    """Return the fields of a Duration."""
     read = Duration()
     read.FromJsonString(_string(value))
     return {"seconds": read.seconds, "nanos": read.nanos}
@@ -218,7 +216,7 @@ NULL_TYPES: Final = ("google.protobuf.Value", "google.protobuf.NullValue")
 
 
 class _ReaderCompiler:
-    """The compiler of functions from JSON values in their common form to the values of a message's fields."""
+    """The compiler of functions from common JSON values to the values of a message's fields."""
 
     def __init__(self) -> None:
         self._messages: dict[str, _Convert] = {}

@@ -4,8 +4,7 @@
 the well-known types by their names alone, and a schema can have another type of such a name. Both have other names in
 this pool. Numbers and JSON names are the schema's, so a message is the same bytes and the same JSON text in both pools.
 
-In JSON an `Any` is of a type of this pool: one of the schema, or a well-known one that the schema need not import.
-Other imports of this process have no influence.
+In JSON an `Any` is of a type of this pool: one of the schema, or a well-known one.
 """
 
 from __future__ import annotations
@@ -58,7 +57,6 @@ def _misleading_types(pool: DescriptorPool) -> Iterator[str]:
 def _rename(
     proto: FileDescriptorProto | DescriptorProto, scope: str, fields: dict[str, str], types: dict[str, str]
 ) -> None:
-    """Rename the fields and types in a file or message, and where they are referred to."""
     is_message = isinstance(proto, DescriptorProto)
     for message in proto.nested_type if is_message else proto.message_type:
         _rename(message, f"{scope}.{message.name}", fields, types)
@@ -75,7 +73,6 @@ def _rename(
 
 
 def _renamed(name: str, types: dict[str, str]) -> str:
-    """Return the name of a type, with a dot before it, in the pool for `json_format`."""
     for old, new in types.items():
         if name == old or name.startswith(f"{old}."):
             return new + name.removeprefix(old)

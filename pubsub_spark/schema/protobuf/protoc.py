@@ -1,11 +1,9 @@
 """The compiler from `.proto` text to descriptors: protoc, run by `grpc_tools.protoc` in a process of its own.
 
-protoc is C++ that recurses on its own stack, prints its errors on standard error and ends the process when it fails
-badly. In a process of its own all this is harmless: a crash or an endless compilation is an InvalidSchema, and
-`file:line:column: message` is read from a pipe. The text and the descriptors also go through pipes, so no file is
-written. protoc sees the schema and the well-known types under virtual names and no other file of the machine. It skips
-control characters, so a text that has one is refused before. A compilation takes some 60 ms, nearly all of it the start
-of the interpreter, so results are kept: a revision is compiled once per process.
+protoc recurses on its own stack and ends the process when it fails badly. In a process of its own, a crash or an
+endless compilation is an InvalidSchema. All input and output goes through pipes. protoc sees the schema and the
+well-known types under virtual names and no other file of the machine. It skips control characters, so a text that has
+one is refused before. A compilation takes some 60 ms, so a revision is compiled once per process.
 
 `grpcio-tools` is the extra `protoc`, because its newest release replaces a runtime's protobuf and grpcio.
 """
@@ -73,7 +71,6 @@ def compile_text(text: str) -> FileDescriptorSet:
 
 @lru_cache(_CACHED_TEXTS)
 def _compile(text: str) -> bytes:
-    """Return a serialized FileDescriptorSet, as protoc writes it."""
     try:
         source = text.encode()
     except UnicodeEncodeError:
