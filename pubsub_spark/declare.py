@@ -1,7 +1,6 @@
 """Declared options: name, kind, default, bounds and one sentence, in the metadata of a dataclass field.
 
-Parsing, its errors, the command line and the tables of docs/ are read from the declaration, so they cannot disagree.
-Pure.
+Parsing, its errors, the command line and the tables of docs/ are read from the declaration.
 """
 
 from __future__ import annotations
@@ -108,9 +107,7 @@ class Option:
     secret: bool = False
 
     def parse(self, text: str) -> Any:
-        """Return the parsed value of `text`. Raises ValueError with the rest of a sentence that begins with the
-        option's name.
-        """
+        """Return the parsed value. Raises ValueError with the rest of a sentence that begins with the option's name."""
         if self.kind == "choice":
             chosen = next((choice for choice in self.choices if choice.lower() == text.lower()), None)
             if chosen is None:
@@ -145,7 +142,6 @@ class Option:
         return f"| {kind} | {self.default} | {self.sentence}{bounds} |"
 
     def _shown(self, value: float) -> str:
-        """Return a bound as a user would write it: `31d`, not 2.6784e+06."""
         if self.kind == "duration":
             seconds = _UNITS["duration"]
             unit = next((u for u in ("d", "h", "m") if value >= seconds[u] and value % seconds[u] == 0), "s")

@@ -15,8 +15,8 @@
     │   └── DamagedFile     a file of the staging area cannot be read in its format
     └── ServiceError        the service's: it did not answer, or gave up after retries
 
-Each message is one or two sentences to a person at three in the morning: what happened, to which resource (full name,
-in backticks), what to do. They cross process boundaries as text, so the sentence is all there is.
+Each message is one or two sentences: what happened, to which resource (full name, in backticks), what to do. Errors
+cross process boundaries as text, so the sentence is all there is.
 """
 
 from __future__ import annotations

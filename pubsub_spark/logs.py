@@ -1,7 +1,7 @@
 """The log of the connector in Spark's Python processes, where Spark sets up no logging.
 
-Spark tells these processes nothing of `setLogLevel`: neither their environment nor the properties of a task name the
-level (measured with Spark 4.3). So the option `logLevel` does, in Spark's words.
+Spark passes `setLogLevel` to none of these processes (measured with Spark 4.3). So the option `logLevel` sets the
+level, in Spark's words.
 """
 
 from __future__ import annotations

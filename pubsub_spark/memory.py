@@ -1,18 +1,15 @@
 """Memory settings of processes whose threads pass each other large buffers and which run one task after the other.
 
-glibc has an arena for each thread and keeps freed memory in each: gRPC allocates in one, Arrow in another, we free in a
-third. Two arenas hold a third less. Memory freed at their ends returns to the system at once, only to be allocated
-again. The page faults, one for each 4 KiB, took a sixth of a task's time. So a process keeps its memory until it ends
-(Spark ends a Python worker that was idle for a minute).
+glibc has an arena for each thread and keeps freed memory in each. Two arenas hold a third less. Freed memory returned
+to the system at once is soon allocated again, and the page faults took a sixth of a task's time. So a process keeps its
+memory until it ends (Spark ends a Python worker that was idle for a minute).
 
 PySpark's daemon collects garbage after each task (`gc.collect()` in `pyspark/daemon.py`), which walks every object that
-was imported: 60 ms. Frozen objects are not walked. They are freed as before when nothing refers to them.
+was imported: 60 ms. Frozen objects are not walked.
 
-The emulator's own process does the same: a Pull of a thousand messages took an eighth longer. It runs for hours, so it
-returns what it has freed when it is idle again (`release_when_idle`).
+The emulator's own process runs for hours, so it returns what it has freed when it is idle again (`release_when_idle`).
 
-All of it is of the whole process, and is set once. Measured with benchmarks/read.py, `memory` and `throughput`, and
-with benchmarks/emulator.py.
+Measured with benchmarks/read.py, `memory` and `throughput`, and with benchmarks/emulator.py.
 """
 
 from __future__ import annotations

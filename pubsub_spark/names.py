@@ -1,7 +1,7 @@
 """Resource names of Pub/Sub: `projects/{project}/{collection}/{id}`.
 
-Pure text, no I/O. Users write a short id or a full name. Everything behind the options sees full names only.
-Source of the rules: https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names
+Users write a short id or a full name. Everything behind the options sees full names only. Source of the rules:
+https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names
 """
 
 from __future__ import annotations

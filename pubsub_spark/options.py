@@ -1,8 +1,7 @@
-"""The declaration of every option: name, kind, default, bounds, one sentence.
+"""The declaration of every option of reading and writing.
 
-A field of `ReadOptions` or `WriteOptions` is the declaration. Parsing, the errors and the table of docs/options.md are
-read from it, so they cannot disagree. `parse` finds every problem before it raises, and refuses names it does not know:
-a misspelt option that is silently ignored costs the operator a night.
+`parse` finds every problem before it raises, and refuses unknown names: a misspelt option that is silently ignored
+costs the operator a night.
 
 Pure: the environment is an argument. Runs on the driver. The parsed object is pickled to the executors, so everything
 in it is a plain value and secrets are kept out of its `repr`.
@@ -240,7 +239,6 @@ class ReadOptions(ServiceOptions):
             yield f"`columns=databricks` has no column for decoded values. Drop it, or drop `decode={self.decode}`"
 
     def _unused_schema_options(self) -> Iterator[str]:
-        """Yield the complaints about options of a schema that would change nothing."""
         if self.decode == "none" and self.schema is not None and self.asyncapi is None:
             yield "`schema` says how payloads are decoded. It needs `decode=topic` or `decode=json`"
         of_topic = {"schemaRevision": self.schema_revision, "schemaEncoding": self.schema_encoding}

@@ -1,7 +1,4 @@
-"""The options that reading and writing share, and `parse`, which finds every problem before it raises.
-
-Pure: the environment is an argument. The options of reading and of writing are in `options`.
-"""
+"""The options that reading and writing share, and `parse`. The others are in `options`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Size-bounded slices of a column: ranges of entries, each with at most so many entries and bytes.
-
-Acks, publish requests and decoding all work through a long column a slice at a time. Pure.
-"""
+"""Size-bounded slices of a column."""
 
 from __future__ import annotations
 

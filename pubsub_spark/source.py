@@ -1,7 +1,6 @@
 """`format("pubsub")`: name, schema, and the readers and writers. Wiring only.
 
-Spark makes and pickles a data source often. The constructor keeps the options and the driver's environment. Nothing is
-opened before Spark asks for a schema, a reader or a writer.
+Spark makes and pickles a data source often. Nothing is opened before Spark asks for a schema, a reader or a writer.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ class PubSubDataSource(PubSubSink):
 
     @classmethod
     def name(cls) -> str:
-        """Return the short name of the format."""
         return "pubsub"
 
     def schema(self) -> StructType:
@@ -81,7 +79,6 @@ class PubSubSparkDataSource(PubSubDataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the second name of the format."""
         return "pubsub_spark"
 
 

@@ -1,8 +1,8 @@
 """The table function `read_pubsub(...)` of SQL: a batch read, with the options as named arguments.
 
 A Python table function of Spark runs once and ends, so it reads as `spark.read` does: up to `maxMessages` messages,
-which are returned to the subscription. Options are parsed, the subscription is looked at and the schema is chosen in
-`analyze`, once, on the driver. The reader travels with the result of the analysis to the task.
+which are returned to the subscription. `analyze` parses the options and chooses the schema, once, on the driver. The
+reader travels with its result to the task.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def register_function(spark: SparkSession) -> None:
 
 
 def _is_constant(argument: AnalyzeArgument) -> bool:
-    """Return whether an argument has one value for all rows. Spark 4.0 says so in its value alone."""
+    """Return whether an argument has one value for all rows. Spark 4.0 shows that in its value alone."""
     return bool(getattr(argument, "isConstantExpression", True)) and not argument.isTable
 
 

@@ -78,11 +78,9 @@ class Admin:
         self._schemas = SchemaServiceClient(transport=SchemaServiceGrpcTransport(channel=channel))
 
     def topic(self, name: str) -> types.Topic:
-        """Return a topic."""
         return cast("types.Topic", self.get("topics", name))
 
     def subscription(self, name: str) -> types.Subscription:
-        """Return a subscription."""
         return cast("types.Subscription", self.get("subscriptions", name))
 
     def schema(self, name: str) -> types.Schema:

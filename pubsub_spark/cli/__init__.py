@@ -10,7 +10,7 @@
     help           the classes of commands: `-h`, examples                          examples  the table of those
 
 Each command imports its modules when it runs, so `--help` answers at once. An error that is ours is one sentence on
-standard error and exit code 1. A wrong call is exit code 2. Anything else is a bug and keeps its traceback.
+standard error. Anything else is a bug and keeps its traceback.
 """
 
 from __future__ import annotations

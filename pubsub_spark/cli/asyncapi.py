@@ -19,7 +19,7 @@ _File = Annotated[Path, typer.Argument(metavar="FILE", help="An AsyncAPI documen
 
 
 def is_document(path: Path) -> bool:
-    """Return whether a file is an AsyncAPI document, by a key on its first level, in YAML or in JSON."""
+    """Return whether a file is an AsyncAPI document, by a key on its first level."""
     import yaml
 
     try:
@@ -30,7 +30,6 @@ def is_document(path: Path) -> bool:
 
 
 def register(parent: typer.Typer) -> None:
-    """Add `apply`."""
     command(parent, "apply")(apply)
 
 

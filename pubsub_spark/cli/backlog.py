@@ -1,7 +1,7 @@
 """`pubsub-spark backlog` and `seek`: the position of subscriptions.
 
 Pub/Sub's API does not return a backlog. On Google Cloud it is read from Cloud Monitoring, which is a few minutes behind
-(`roles/monitoring.viewer`). The embedded emulator returns it at once.
+(`roles/monitoring.viewer`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ class Backlog(TypedDict, total=False):
 
 
 def register(app: typer.Typer) -> None:
-    """Add both commands."""
     command(app, "backlog")(backlog)
     command(app, "seek")(seek)
 
@@ -202,7 +201,7 @@ def _listed(service: Service, project: str) -> list[Any]:
 
 
 def _of_monitoring(service: Service, projects: set[str]) -> dict[str, Backlog]:
-    """Return the newest points of Cloud Monitoring. Not yet run against Google Cloud by us."""
+    """Return the newest points of Cloud Monitoring. Not yet run against Google Cloud."""
     import google.auth
     import google.auth.exceptions
     import requests
@@ -226,7 +225,6 @@ def _of_monitoring(service: Service, projects: set[str]) -> dict[str, Backlog]:
 
 
 def _points(session: Any, project: str, metric: str) -> list[tuple[str, float]]:
-    """Return the newest value of a metric for each subscription of a project."""
     now = datetime.datetime.now(datetime.UTC)
     parameters = {
         "filter": f'metric.type = "{metric}"',

@@ -1,7 +1,7 @@
 """The checks of `pubsub-spark doctor`: of this machine, of Spark, of Pub/Sub, of the staging area.
 
 A check returns findings and raises no error that a user can cause. A finding can make other checks pointless: they are
-skipped, and report that. Spark is started in a process of its own, which hides its log.
+skipped, and report that.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ spark.stop()
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one check, or that it runs: its subject, the finding, and what to do if that is wrong."""
+    """The outcome of one check, or that it runs: its subject, the finding, and the remedy if that is wrong."""
 
     check: str
     state: State
@@ -93,7 +93,6 @@ class Permission(NamedTuple):
 
 
 def _ran(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """Return the output of a program. Raises an error of subprocess if it failed, or took longer."""
     return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=True)  # noqa: S603 (the user's own)
 
 
@@ -112,14 +111,12 @@ def driver_python() -> Finding:
 
 
 def has_pyspark() -> bool:
-    """Return whether this Python has PySpark."""
     with suppress(metadata.PackageNotFoundError):
         return bool(metadata.version("pyspark"))
     return False
 
 
 def pyspark() -> Finding:
-    """Return the finding about the PySpark of this Python."""
     try:
         version = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
@@ -178,7 +175,7 @@ def _of_worker(worker: Mapping[str, str], driver_python: str, version: str, reme
 
 
 def spark_source() -> list[Finding]:
-    """Return the findings about the two names of the data source in a Spark that is started for this."""
+    """Return the findings about the two names of the data source, in a Spark that is started for this."""
     try:
         outcomes = json.loads(_ran([sys.executable, "-c", _SPARK], _SPARK_TIMEOUT_SECONDS).stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
@@ -203,10 +200,7 @@ def source_finding(name: str, columns: Sequence[str] | str) -> Finding:
 
 
 def endpoint(address: str) -> Finding:
-    """Return whether a `host:port` accepts connections, as a finding.
-
-    Behind a proxy, `permissions` shows it.
-    """
+    """Return whether a `host:port` accepts connections, as a finding. Behind a proxy, `permissions` shows it."""
     from ..backend.connection import proxy_variable
 
     variable = proxy_variable(address, os.environ)
@@ -222,10 +216,7 @@ def endpoint(address: str) -> Finding:
 
 
 def credentials(backend: Backend) -> Finding:
-    """Return whether there are credentials, as a finding. An emulator needs none.
-
-    `permissions` shows whether they are accepted.
-    """
+    """Return whether there are credentials, as a finding. `permissions` shows whether they are accepted."""
     from ..backend import EmulatorBackend
 
     if isinstance(backend, EmulatorBackend):
@@ -295,7 +286,7 @@ def needed(read: ReadOptions | None, write: WriteOptions | None) -> list[Permiss
 
 
 def permissions(admin: Admin, wanted: Sequence[Permission], creating_on: str | None = None) -> list[Finding]:
-    """Return whether each permission is granted, by testIamPermissions. A resource that does not exist is a finding.
+    """Return whether each permission is granted, by testIamPermissions.
 
     creating_on: the topic of a subscription that does not exist yet.
     """
@@ -359,8 +350,7 @@ def staging(read: ReadOptions | None, backend: Backend) -> Finding:
 def message_out_and_in(admin: Admin, topic: str | None, project: str | None) -> list[Finding]:
     """Publish and pull a message, and return the findings, with the service's clock by that message.
 
-    It uses resources of its own, which it deletes.
-    topic: to publish to, in place of a temporary one.
+    It uses resources of its own, which it deletes. topic: to publish to, instead of a temporary one.
     """
     from google.pubsub_v1 import types
 

@@ -124,10 +124,7 @@ def choices(*words: str) -> dict[str, Any]:
 
 
 def names_of(collection: Collection, metavar: str = "NAME") -> dict[str, Any]:
-    """Return the settings of a typer parameter that names a resource.
-
-    They are its metavar, and the completion of a shell, by id.
-    """
+    """Return the settings of a typer parameter that names a resource: its metavar, and the completion of a shell."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         logging.disable(logging.CRITICAL)  # it would appear in the shell's line
@@ -149,7 +146,7 @@ def exit_with(sentence: str, code: int = 1) -> NoReturn:
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """End the command with the message of an error that is ours, raised in the block."""
+    """End the command with the message of a PubSubError that the block raises."""
     from ..errors import OptionsError, PubSubError
 
     try:
@@ -161,7 +158,6 @@ def one_sentence() -> Iterator[None]:
 
 
 def _in_flags(sentence: str) -> str:
-    """Return a sentence about options of `format("pubsub")` as one about the flags of a command."""
     for option, flag in _FLAGS.items():
         sentence = sentence.replace(option, flag)
     return _SAID_TWICE.sub("", sentence)
@@ -170,7 +166,7 @@ def _in_flags(sentence: str) -> str:
 def command(
     app: typer.Typer, *names: str, flags: Mapping[str, Any] | None = None, **settings: Any
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function that takes a `Service` first, under each name, with the service's options in its place.
+    """Register a function under each name, with the service's options instead of its first parameter, a `Service`.
 
     flags: further parameters and their types, which the function receives as keywords, or None if they are absent.
     """
@@ -224,7 +220,6 @@ def with_declared(options: type[Any]) -> Callable[[Callable[..., None]], Callabl
 
 
 def _flag(option: Option) -> Any:
-    """Return the annotation of a declared option, as typer reads it."""
     kind: Any = Literal.__getitem__(option.choices) if option.choices else _TYPES.get(option.kind, str)
     return Annotated[
         kind | None,
@@ -267,10 +262,7 @@ def seconds(text: str) -> float:
 
 
 def pairs(texts: list[str] | None) -> dict[str, str]:
-    """Return the entries of `KEY=VALUE` texts.
-
-    Each text may hold several, separated by commas before a next `KEY=`.
-    """
+    """Return the entries of `KEY=VALUE` texts. A text may hold several, separated by commas before a next `KEY=`."""
     entries: dict[str, str] = {}
     for text in texts or ():
         last = None

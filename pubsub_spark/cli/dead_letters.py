@@ -3,9 +3,9 @@
 A dead letter has attributes that Pub/Sub's dead-letter policy or the connector's `deadLetterTopic` added. `_Letter` is
 the message without them. SUBSCRIPTION is a subscription of the dead-letter topic.
 
-Every message that a command pulls is leased until the command ends, so that none is delivered twice. Then the messages
-that were not redriven are released. A message is acknowledged only after Pub/Sub has accepted its copy: a command that
-is killed loses nothing, and its last requests may be published again.
+Every message that a command pulls is leased until the command ends, so that none is delivered twice. A message is
+acknowledged only after Pub/Sub has accepted its copy: a command that is killed loses nothing, and its last requests may
+be published again.
 """
 
 from __future__ import annotations
@@ -73,7 +73,6 @@ class _Letter:
 
     @classmethod
     def of(cls, received: Any) -> _Letter:
-        """Return the dead letter of a ReceivedMessage."""
         from ..names import SCHEMA_PREFIX
         from ..publish.dead_letters import (
             ERROR_ATTRIBUTE,
@@ -119,7 +118,7 @@ class _Letter:
 
 
 class _Pulled:
-    """The messages that a command has pulled from a subscription, leased until they are acknowledged or released."""
+    """The messages pulled from a subscription, leased until they are acknowledged or released."""
 
     def __init__(self, admin: Admin, subscription: str) -> None:
         self._admin = admin
@@ -151,7 +150,6 @@ class _Pulled:
         return fresh
 
     def acknowledge(self, letters: Sequence[_Letter]) -> None:
-        """Acknowledge dead letters whose messages were published."""
         ids = [letter.received.message.message_id for letter in letters]
         self._admin.acknowledge(self._subscription, [self._ack_ids.pop(message_id) for message_id in ids])
         self._acknowledged.update(ids)
@@ -338,10 +336,7 @@ def redrive(
 
 
 def _redrive(admin: Admin, pulled: _Pulled, report: _Report, topic: str, letters: list[_Letter]) -> None:
-    """Publish the messages of a request and acknowledge their dead letters.
-
-    One by one if Pub/Sub refuses some.
-    """
+    """Publish the messages of a request, one by one if Pub/Sub refuses some, and acknowledge their dead letters."""
     from ..errors import InvalidError
 
     if not report.dry_run:

@@ -12,7 +12,6 @@ from .output import print_json
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command()(demo)
 
 

@@ -1,8 +1,8 @@
 """Emulators in the background: `pubsub-spark emulator start`, `stop`, `wait` and `status`.
 
-A started emulator is a process in a session of its own. A file of the user's state directory has its process id,
-address and options (`$XDG_STATE_HOME/pubsub-spark/emulator-PORT.json`). The file next to it is its log. A process id
-is only signalled after the emulator at that address has reported it as its own, because ids are used again.
+A file of the user's state directory has a started emulator's process id, address and options
+(`$XDG_STATE_HOME/pubsub-spark/emulator-PORT.json`). The file next to it is its log. A process id is only signalled
+after the emulator at that address has reported it as its own, because ids are used again.
 """
 
 from __future__ import annotations
@@ -36,12 +36,10 @@ class Running(NamedTuple):
 
     @property
     def port(self) -> str:
-        """The port that it listens on."""
         return self.endpoint.rpartition(":")[2]
 
     @property
     def log(self) -> Path:
-        """The file that it logs to."""
         return _path(self.port, "log")
 
 
@@ -162,7 +160,7 @@ def _exists(pid: int) -> bool:
 
 
 def _is_zombie(pid: int) -> bool:
-    """Return whether a process has ended without its parent having waited for it, if /proc shows it."""
+    """Return whether a process has ended and nothing has waited for it, if /proc shows it."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     return False

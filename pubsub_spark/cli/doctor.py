@@ -28,7 +28,6 @@ _SHOWN = {"ok": ("ok", "green"), "wrong": ("WRONG", "red"), "skipped": ("skipped
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     command(app, "doctor")(doctor)
 
 
@@ -69,9 +68,8 @@ def doctor(
 
 
 def _ended(findings: Iterator[Finding], is_live: bool) -> list[Finding]:
-    """Return the findings of the checks that ended.
-
-    Running checks are shown in the table of a terminal, else on stderr.
+    """Return the findings of the checks that ended. Running checks are shown in the table of a terminal, else on
+    stderr.
     """
     from rich.console import Console
     from rich.live import Live

@@ -1,7 +1,7 @@
 """`pubsub-spark emulator`: run, start, stop, wait, status, and the verbs that tests need.
 
-Without a command it is `run`. A shell evaluates the output of `start` and `wait`. When they fail it is `false`: then
-`eval "$(...)"` also fails, and no client calls Google Cloud by mistake.
+A shell evaluates the output of `start` and `wait`. When they fail it is `false`: then `eval "$(...)"` also fails, and
+no client calls Google Cloud by mistake.
 """
 
 from __future__ import annotations
@@ -281,7 +281,6 @@ def _tell(endpoint: str, as_json: bool, sentence: str, verb: str, **fields: Any)
 
 
 def _at(endpoint: str, port: int | None) -> str:
-    """Return the `host:port` of the emulator. End the command if it is not one."""
     from ..service_options import is_endpoint
 
     if port is not None:
@@ -300,7 +299,6 @@ def _options(flags: dict[str, Any]) -> ServeOptions:
 
 
 def _refuse_second(options: ServeOptions) -> None:
-    """End the command if an emulator has the port already."""
     host = f"[{options.host}]" if ":" in options.host else options.host
     endpoint = f"{host}:{options.port}"
     if options.port and (pid := pid_at(endpoint)) is not None:
@@ -311,7 +309,6 @@ def _refuse_second(options: ServeOptions) -> None:
 
 
 def _apply(document: Path, project: str | None, endpoint: str) -> None:
-    """Create the resources that an AsyncAPI document describes on an emulator that has just started."""
     with one_sentence():
         if asyncapi.run(Service(project, endpoint, None, False), document, quiet=True).conflicts:
             raise typer.Exit(1)

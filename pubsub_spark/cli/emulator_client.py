@@ -38,7 +38,6 @@ def ask(endpoint: str, method: str, verb: str, **fields: Any) -> Any:
 
 
 def is_ready(endpoint: str) -> bool:
-    """Return whether an emulator answers there."""
     return _look(endpoint, "/healthz") is not None
 
 
@@ -62,9 +61,8 @@ def _look(endpoint: str, path: str) -> bytes | None:
 
 
 def _answer(endpoint: str, method: str, path: str, body: bytes | None, seconds: float) -> bytes:
-    """Return the body of a response.
-
-    Raises HTTPError for another status than success, other OSErrors without a response.
+    """Return the body of a response. Raises HTTPError for another status than success, other OSErrors without a
+    response.
     """
     from ..service_options import host_of, is_loopback
 

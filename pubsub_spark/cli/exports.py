@@ -99,7 +99,6 @@ def config(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(flags: Mapping[str, Any], bucket: str | None, table: str | None) -> None:
-    """End the command if flags have no export, or contradict each other."""
     if bucket is not None and table is not None:
         exit_with("`--cloud-storage-bucket` and `--bigquery-table` exclude each other.", 2)
     is_avro = flags.get("cloud_storage_output_format") is OutputFormat.AVRO

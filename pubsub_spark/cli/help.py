@@ -1,8 +1,4 @@
-"""The groups and commands of `pubsub-spark`, more than typer's own.
-
-`-h`, and `help` before the name of a command. Plain words for the kinds of values. The whole first sentence of each
-command in the list of its group, and the examples of `examples` at the end of each help.
-"""
+"""The groups and commands of `pubsub-spark`: `-h`, `help` before a command, plain usage lines, and examples."""
 
 from __future__ import annotations
 
@@ -35,17 +31,13 @@ _WORDS = {
 
 
 class _Help:
-    """The help that commands and groups share."""
-
     help: str | None
 
     def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002 (never cut)
-        """Return the first sentence of the help."""
         sentence = _FIRST_SENTENCE.match(" ".join((self.help or "").split()))
         return sentence[0] if sentence else ""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the examples."""
         names: list[str] = []
         while ctx.parent is not None:
             names.insert(0, ctx.info_name)
@@ -59,11 +51,9 @@ class Command(_Help, TyperCommand):
     """A command."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        """Return the words behind the name of the command: `[OPTIONS] TOPIC [FILE]...`."""
         return ["[OPTIONS]", *(_usage(argument) for argument in self.params if argument.param_type_name == "argument")]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments and the options."""
         rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -94,12 +84,10 @@ class App(typer.Typer):
         super().__init__(cls=cls, **{"no_args_is_help": True, "context_settings": HELP, **settings})
 
     def command(self, *names: str, **settings: Any) -> Callable[[Function], Function]:  # type: ignore[override]
-        """Register a command."""
         return super().command(*names, **{"cls": Command, **settings})
 
 
 def _usage(argument: Any) -> str:
-    """Return an argument as in the usage line."""
     name = argument.metavar or argument.name.upper()
     return f"{name if argument.required else f'[{name}]'}{'...' if argument.nargs != 1 else ''}"
 

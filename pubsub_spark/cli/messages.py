@@ -31,7 +31,6 @@ _REMEMBERED_IDS = 100_000  # of messages that `tail --subscription` has shown an
 
 
 def register(app: typer.Typer) -> None:
-    """Add the three commands."""
     command(app, "publish")(publish)
     command(app, "pull")(pull)
     command(app, "tail")(tail)
@@ -75,7 +74,7 @@ def publish(
 
 
 def _published(admin: Admin, topic: str, messages: Sequence[Any], encode: str) -> list[str]:
-    """Return the ids of messages that were published.
+    """Publish messages and return their ids.
 
     Raises InvalidError with advice if a schema refuses messages that are not encoded.
     """
@@ -231,7 +230,6 @@ class _Decoder:
         self._schema = None if admin is None or topic is None else _schema_of(admin, topic)
 
     def decoded(self, received: Sequence[Any]) -> list[dict[str, Any]]:
-        """Return the messages, each as a JSON object."""
         shown = [as_json(delivery) for delivery in received]
         if self._schema is None or not received:
             return shown
@@ -306,7 +304,7 @@ def _plain(value: Any) -> Any:
 
 
 def print_message(message: dict[str, Any]) -> None:
-    """Print one message: a coloured line about it, and its content, with its control characters escaped."""
+    """Print one message: a coloured line about it, and its content."""
     about = [typer.style(_moment(message["publishTime"]), dim=True), typer.style(message["messageId"], fg="cyan")]
     if "orderingKey" in message:
         about.append(typer.style(f"[{printable(message['orderingKey'])}]", fg="magenta"))
@@ -324,7 +322,6 @@ def print_message(message: dict[str, Any]) -> None:
 
 
 def _moment(text: str) -> str:
-    """Return a time with milliseconds and its zone, UTC."""
     moment = datetime.datetime.fromisoformat(text).astimezone(datetime.UTC)
     return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
@@ -335,10 +332,7 @@ def printable(text: str) -> str:
 
 
 def _payloads(files: Sequence[Path], whole: bool) -> Iterator[bytes]:
-    """Yield the payloads of files, or of standard input.
-
-    An empty line is not a message, because Pub/Sub accepts none.
-    """
+    """Yield the payloads of files, or of standard input, without empty lines, which Pub/Sub refuses."""
     try:
         for file in files:
             with file.open("rb") as opened:
@@ -354,7 +348,7 @@ def _lines(opened: Any) -> Iterator[bytes]:
 
 
 def _requests(payloads: Any) -> Iterator[list[bytes]]:
-    """Yield the payloads in batches, each fit for one request."""
+    """Yield the payloads in lists that each fit into one request."""
     batch: list[bytes] = []
     size = 0
     for payload in payloads:

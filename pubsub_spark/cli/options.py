@@ -19,7 +19,6 @@ class Direction(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command("options")(options)
 
 

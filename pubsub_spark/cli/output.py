@@ -1,6 +1,6 @@
 """The output of commands: JSON, a table, or the fields of a resource in lines.
 
-On a terminal tables are rich's, and long work has a progress bar. A pipe gets columns of plain text, a row a line.
+On a terminal tables are rich's. A pipe gets columns of plain text, a row a line.
 """
 
 from __future__ import annotations

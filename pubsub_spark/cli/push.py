@@ -43,10 +43,7 @@ _NEEDS = {
 
 
 def config(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the field of Subscription that the flags set, empty without `--push-endpoint`.
-
-    An update replaces all of it.
-    """
+    """Return the field of Subscription that the flags set, empty without `--push-endpoint`. An update replaces it."""
     for flag, needed in _NEEDS.items():
         if flags[flag] and not flags[needed]:
             exit_with(f"`--{flag.replace('_', '-')}` needs `--{needed.replace('_', '-')}`.", 2)

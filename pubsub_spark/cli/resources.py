@@ -98,10 +98,7 @@ def print_resource(resource: Any, service: Service) -> None:
 
 
 def create_each(service: Service, collection: Collection, wanted: Any, names: Sequence[str]) -> None:
-    """Create a resource of each name, and print it. In JSON one is an object, and several are an array.
-
-    wanted: the settings of all.
-    """
+    """Create a resource of each name, with the settings `wanted`, and print it. In JSON several are an array."""
     full = [service.full(name, collection) for name in names]
     created: list[dict[str, Any]] = []
     as_array = service.as_json and len(full) > 1
@@ -139,7 +136,7 @@ def update_resource(
 
 
 def _paths(fields: Mapping[str, Any], cleared: Mapping[str, bool]) -> set[str]:
-    """Return the paths of an update: the fields to set or to empty, never both."""
+    """Return the paths of an update: the fields to set or to empty."""
     emptied = {name for name, is_cleared in cleared.items() if is_cleared}
     for name in sorted(emptied & fields.keys()):
         exit_with(f"`--clear-{name.replace('_', '-')}` and a flag that sets the same exclude each other.", 2)

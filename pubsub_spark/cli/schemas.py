@@ -182,7 +182,6 @@ def validate_message(
 
 
 def _print_valid(service: Service, word: str) -> None:
-    """Print that the service has found nothing wrong. A problem would be an error."""
     if service.as_json:
         print_json({"valid": True})
     else:
@@ -232,7 +231,7 @@ def diff(
 
 
 def _lines(kind: str, definition: str) -> list[str]:
-    """Return the lines of a definition. Avro's JSON is indented first, so that a line is a property."""
+    """Return the lines of a definition. Avro's JSON is indented first."""
     import json
 
     from ..schema.compiled_protobuf import readable

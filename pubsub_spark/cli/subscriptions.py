@@ -82,7 +82,6 @@ def _fields(
     max_delay: float | None,
     **pushed: Any,
 ) -> dict[str, Any]:
-    """Return the fields of Subscription that the flags set."""
     plain = {
         "ack_deadline_seconds": ack_deadline,
         "retain_acked_messages": retain_acked,
@@ -111,7 +110,6 @@ def _fields(
 
 
 def _period(text: str) -> float:
-    """Return the seconds of `--expiration-period`."""
     try:
         return seconds(text)
     except typer.BadParameter:

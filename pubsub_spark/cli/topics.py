@@ -58,7 +58,6 @@ def _fields(
     last: str | None,
     regions: str | None,
 ) -> dict[str, Any]:
-    """Return the fields of Topic that the flags set."""
     fields: dict[str, Any] = {}
     if retention is not None:
         fields["message_retention_duration"] = datetime.timedelta(seconds=retention)

@@ -33,7 +33,6 @@ class BigQuery:
         self._config = config
 
     def check(self) -> None:
-        """Raise DestinationError if the table is missing."""
         self._table.columns()
 
     def write(self, batch: OpenBatch, subscription: str, schema: TopicSchema | None) -> Sequence[int]:

@@ -1,7 +1,6 @@
 """BigQuery's tables in DuckDB files: a file for each project, a schema for each dataset.
 
-The file is opened for each insert and closed again, so that other processes can read it in between. While they hold
-it, rows stay in the backlog. Only this module needs `duckdb`.
+The file is closed between inserts, so that other processes can read it. While they hold it, rows stay in the backlog.
 """
 
 from __future__ import annotations
@@ -54,7 +53,6 @@ class DuckDbTable:
         self._types: Mapping[str, str] = {}
 
     def columns(self) -> Mapping[str, str]:
-        """Return the types of the columns by BigQuery's names."""
         import duckdb
 
         missing = f"The table {self._name} does not exist in `{self._path}`. Create it there."
@@ -81,7 +79,7 @@ class DuckDbTable:
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
-        """Open the file. Raise OSError if it cannot be read or written now, as while another process holds it."""
+        """Open the file. Raise OSError if it cannot be used now, as while another process holds it."""
         import duckdb
 
         try:
@@ -91,7 +89,7 @@ class DuckDbTable:
             raise OSError(f"`{self._path}` cannot be used: {problem}") from None
 
     def _is_inserted(self, connection: Any, rows: Sequence[Row]) -> bool:
-        """Insert rows in one transaction. Return False if that fails: then no row is inserted."""
+        """Insert rows in one transaction and return whether that worked."""
         import duckdb
 
         names = list(dict.fromkeys(name for row in rows for name in row))
@@ -118,7 +116,6 @@ class DuckDbTable:
 
 
 def _type(type_: str) -> str:
-    """Return BigQuery's type of a column."""
     if type_.endswith("]"):
         return "REPEATED"
     return _TYPES.get(re.split(r"[(]", type_)[0].strip(), type_)

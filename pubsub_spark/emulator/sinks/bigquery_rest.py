@@ -1,6 +1,6 @@
-"""BigQuery's tables behind a REST endpoint: `tables.get` for the columns, `tabledata.insertAll` for the rows.
+"""BigQuery's tables behind the REST endpoint of an emulator of BigQuery or another server of its API.
 
-For an emulator of BigQuery, or another server of its API. No credentials are sent.
+`tables.get` returns the columns, `tabledata.insertAll` writes the rows. No credentials are sent.
 """
 
 from __future__ import annotations
@@ -40,12 +40,10 @@ class RestTable:
         self._pool = urllib3.PoolManager(timeout=_TIMEOUT_SECONDS, retries=False)
 
     def columns(self) -> Mapping[str, str]:
-        """Return the types of the columns."""
         fields = self._ask("GET", self._url).get("schema", {}).get("fields", [])
         return {field["name"]: _type(field) for field in fields}
 
     def insert(self, rows: Sequence[Row]) -> Sequence[int]:
-        """Insert the rows that fit. Return the indexes of the others."""
         body = {"skipInvalidRows": True, "rows": [{"json": _json(row)} for row in rows]}
         answer = self._ask("POST", f"{self._url}/insertAll", body)
         return sorted({int(error["index"]) for error in answer.get("insertErrors", [])})
@@ -68,12 +66,10 @@ class RestTable:
 
 
 def _type(field: Mapping[str, str]) -> str:
-    """Return the type of a column by its legacy name."""
     return "REPEATED" if field.get("mode") == "REPEATED" else _ALIASES.get(field["type"], field["type"])
 
 
 def _json(value: Any) -> Any:
-    """Convert a value to the JSON of insertAll."""
     if isinstance(value, dict):
         return {name: _json(item) for name, item in value.items()}
     if isinstance(value, list):

@@ -1,8 +1,7 @@
 """The rows of BigQuery subscriptions: columns by the topic's schema, by the table's schema, or `data`. Pure.
 
-Google documents which type may go into which column. If the topic's schema does not fit the table, the whole
-subscription is a mismatch, and everything stays in the backlog. If a single message does not make a row, that is a
-ValueError, and the message can become a dead letter.
+If the topic's schema does not fit the table, the whole subscription is a mismatch, and everything stays in the backlog.
+If a single message does not make a row, that is a ValueError, and the message can become a dead letter.
 """
 
 from __future__ import annotations
@@ -178,7 +177,6 @@ def _avro_kind(node: Any) -> str:
 
 
 def _not_null(node: Any) -> Any:
-    """Return the branch of an optional field's union that is not null, or the type itself."""
     branches = [branch for branch in node.branches if branch.kind != "null"] if node.kind == "union" else [node]
     return branches[0] if len(branches) == 1 else node
 

@@ -1,7 +1,7 @@
 """The destination of Bigtable subscriptions: a row for each message, in Google's emulator of Bigtable.
 
-Used if BIGTABLE_EMULATOR_HOST names its address. Two calls of Bigtable's API are needed. Their messages are the part
-of Google's protos below, without a client library.
+Used if BIGTABLE_EMULATOR_HOST names its address. The messages of its API are the part of Google's protos below, without
+a client library.
 
 Without a mapping the key of a row is subscription, hash and message id, and the data are in the family `data`. With one
 the message is a JSON object. Its fields are columns of `data`, or of the family of their name.
@@ -74,11 +74,10 @@ class BigtableTable:
         self._channel = grpc.insecure_channel(address)
 
     def check(self) -> None:
-        """Raise DestinationError if the table or one of its column families is missing."""
         _check_families(self._config, self._families())
 
     def write(self, batch: OpenBatch, subscription: str, _: TopicSchema | None) -> Sequence[int]:
-        """Write a row for each message. Return the indexes of those that make no row or that the table refuses."""
+        """See `Destination.write`. A message that makes no row, or that the table refuses, cannot be written."""
         families = self._families()
         _check_families(self._config, families)
         request = _message("MutateRowsRequest")(
@@ -109,7 +108,6 @@ class BigtableTable:
         return [*misfits, *(places[refused] for refused in self._mutate(request))] if places else misfits
 
     def _mutate(self, request: Any) -> list[int]:
-        """Write the rows and return the indexes of the refused ones."""
         response = _message("MutateRowsResponse")
         call = self._channel.unary_stream(_MUTATE_ROWS, type(request).SerializeToString, response.FromString)
         try:
@@ -119,7 +117,6 @@ class BigtableTable:
         return [entry.index for entry in answers if entry.status.code]
 
     def _families(self) -> frozenset[str]:
-        """Return the column families of the table."""
         request = _message("GetTableRequest")(name=self._config.table, view=_SCHEMA_VIEW)
         call = self._channel.unary_unary(_GET_TABLE, type(request).SerializeToString, _message("Table").FromString)
         try:
@@ -201,7 +198,6 @@ def _failure(table: str, problem: Any) -> Exception:
 
 @cache
 def _message(name: str) -> Any:
-    """Return the class of a message of Bigtable's API."""
     return GetMessageClass(_pool().FindMessageTypeByName(f"pubsub_spark.bigtable.{name}"))
 
 

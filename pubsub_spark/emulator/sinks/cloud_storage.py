@@ -25,11 +25,10 @@ class Bucket:
         self.limits = Limits(seconds, getattr(config, "max_messages", 0), config.max_bytes)
 
     def check(self) -> None:
-        """Raise DestinationError if the bucket is a missing folder."""
         self._root.open(self._config.bucket)
 
     def write(self, batch: OpenBatch, subscription: str, schema: TopicSchema | None) -> Sequence[int]:
-        """Write one object. Return the indexes of the messages that do not fit the topic's schema."""
+        """Write one object. Messages that do not fit the topic's schema cannot be written."""
         encoded = self._encode([lease.message for lease in batch.leases], subscription, schema)
         if encoded.content:
             name = object_name(self._config, batch.opened, secrets.token_urlsafe(_UNIQUE_BYTES))

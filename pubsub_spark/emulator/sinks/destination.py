@@ -1,4 +1,4 @@
-"""The interface of an export's destination, which is written in batches and refuses with a state."""
+"""The interface of an export's destination."""
 
 from __future__ import annotations
 

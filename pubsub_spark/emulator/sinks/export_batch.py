@@ -1,7 +1,7 @@
 """The batch of an export: messages that are leased until they are written together. Pure: `now` is an argument.
 
-A batch ends at a limit of open time, messages or bytes. The message that reaches the limit of bytes is included. The
-lease of its messages is longer than its open time, so the batch always ends before its leases.
+The message that reaches the limit of bytes is included. The lease of its messages is longer than its open time, so the
+batch always ends before its leases.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Export delivery: one thread for each export subscription leases messages, writes them, and then acknowledges them.
 
-A `Destination` decides the content and place of writes, `export_batch` their time. Leases, retries and dead letters
-are the subscription's own. Delivery is at least once: a message is acknowledged only after it is written, so a crash in
-between writes it again. A message that cannot be written is nacked, so it can become a dead letter. If the
-destination cannot be written, everything stays in the backlog and is tried again. The state is in the subscription's
-configuration.
-
-When the emulator stops, leased messages are written first.
+A `Destination` decides the content of writes, `export_batch` their time. Delivery is at least once: a message is
+acknowledged only after it is written. A message that cannot be written is nacked. If the destination cannot be written,
+everything stays in the backlog and is tried again. The state is in the subscription's configuration.
 """
 
 from __future__ import annotations
@@ -59,7 +55,7 @@ class ExportWorkers:
                 self._configure(event.name, event.resource)
 
     def _release(self, name: str, resource: Any) -> None:
-        """Release the messages that a killed emulator had leased to its worker. A new subscription has no leases."""
+        """Release the messages that a killed emulator had leased to its worker."""
         subscription = self._engine.broker.subscriptions.get(name)
         if subscription is not None and any(resource.HasField(export) for export in self._destinations):
             broker = self._engine.broker
@@ -202,7 +198,6 @@ class ExportWorker:
         return problem.state
 
     def _schema(self) -> TopicSchema | None:
-        """Return the schema of the topic, or None if it has no schema."""
         with self._engine.open() as (broker, _):
             topic = broker.topic_of(self.subscription.name) if self.subscription.name in broker.subscriptions else None
             settings = topic.resource.schema_settings if topic is not None else None
@@ -214,7 +209,6 @@ class ExportWorker:
         return TopicSchema(revisions, allowed[0].definition, ENCODINGS_BY_NUMBER[settings.encoding])
 
     def _show(self, broker: Broker, state: State) -> None:
-        """Set a new state in the subscription's configuration."""
         subscription = self.subscription
         if broker.subscriptions.get(subscription.name) is not subscription or self._stopped:
             return
@@ -227,7 +221,6 @@ class ExportWorker:
 
 
 def _stateless(config: Any) -> Any:
-    """Return a configuration without the state that the worker sets."""
     stateless = deepcopy(config)
     stateless.ClearField("state")
     return stateless

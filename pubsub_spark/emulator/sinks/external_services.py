@@ -1,6 +1,6 @@
 """The external services of an emulator, which decide the exports and ingestions that run.
 
-The libraries of a service are imported only if it is configured: most emulators start without any.
+Libraries are imported only if their service is configured.
 """
 
 from __future__ import annotations
@@ -76,6 +76,5 @@ def sources(options: EmulatorOptions) -> Sources:
 
 
 def _require(module: str, package: str, use: str) -> None:
-    """Raise OSError if an optional module is missing."""
     if find_spec(module) is None:
         raise OSError(f"{use} needs `{package}`. Run `pip install {package}`.")

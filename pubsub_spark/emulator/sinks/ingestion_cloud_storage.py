@@ -1,8 +1,8 @@
 """Cloud Storage as a source: the objects of a bucket, once each.
 
 An object is read once two listings agree on it, so never while it is still being written. It is read again only if it
-changes. With a data directory that also holds after a restart. An object that was being read when the emulator was
-killed is read again. An object is skipped if its name is not UTF-8, which obstore cannot represent.
+changes, or if the emulator was killed while it was read. An object is skipped if its name is not UTF-8, which obstore
+cannot represent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class CloudStorageSource:
         self._passed_over: set[str] = set()  # the logged messages about names of unreadable objects
 
     def new(self) -> Iterator[Portion]:
-        """Yield the messages of each new object."""
         try:
             store = self._root.open(self._settings.bucket)
             objects = set(self._objects(store))

@@ -1,8 +1,7 @@
 """A Kafka topic as a source, for Amazon MSK, Confluent Cloud and Azure Event Hubs: each record once.
 
 All three are read from the one broker that the emulator is configured with, each partition from its oldest record. No
-consumer group is joined and no offset committed: the marks record the position in each partition. TLS and logins are
-settings of librdkafka, which are passed on. Only this module needs `confluent-kafka`.
+consumer group is joined: the marks record the position in each partition. TLS and logins are settings of librdkafka.
 """
 
 from __future__ import annotations
@@ -75,7 +74,6 @@ class KafkaSource:
         self._assigned: set[int] = set()  # partitions
 
     def new(self) -> Iterator[Portion]:
-        """Yield the new records of each partition."""
         kafka: Any = import_module("confluent_kafka")
         try:
             consumer = self._consumer(kafka)

@@ -1,7 +1,7 @@
 """Kinesis as a source: the records of a stream's shards, from the oldest in the stream, once each.
 
 Uses GetRecords, which servers that emulate Kinesis (moto) support. The consumer must exist, as for the service. The
-credentials are those of the environment, as boto3 finds them. Only this module needs `boto3`.
+credentials are those of the environment.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ class KinesisSource:
         self._marks = marks  # by shard, the sequence number of the last record that was read
 
     def new(self) -> Iterator[Portion]:
-        """Yield the new records of each shard."""
         errors: Any = import_module("botocore.exceptions")
         try:
             client = self._client()

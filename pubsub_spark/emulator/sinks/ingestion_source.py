@@ -16,8 +16,7 @@ class IngestedMessage(NamedTuple):
 class Portion(NamedTuple):
     """Messages from one part of a source: an object, or a shard.
 
-    where: the name of the part in the log. mark: the position in the part after these messages. The publisher stores it
-    for the source of the portion.
+    where: the name of the part in the log. mark: the position in the part after these messages.
     """
 
     where: str

@@ -1,7 +1,7 @@
 """Ingestion: one thread for each topic with a source that runs looks for new messages and publishes them.
 
-Messages go through Publish like every client's. A refused message is logged and skipped. If a source is missing or may
-not be read, that is a state of the topic, and the thread tries again.
+A refused message is logged and skipped. If a source is missing or may not be read, that is a state of the topic, and
+the thread tries again.
 """
 
 from __future__ import annotations
@@ -150,7 +150,6 @@ class IngestionWorker:
                 _log.warning("A message of %s is not published to %s: %s", where, self._topic.name, error.message)
 
     def _show(self, state: str) -> None:
-        """Set a new state of the topic and of its settings."""
         number = self.settings.DESCRIPTOR.enum_types_by_name["State"].values_by_name[state].number
         with self._engine.open() as (broker, _):
             topic = broker.topics.get(self._topic.name)
@@ -164,21 +163,19 @@ class IngestionWorker:
 
 
 def _source_of(topic: Any) -> tuple[str, Any]:
-    """Return the name and the settings of a Topic's source, or an empty name and None without a source."""
+    """Return the name and the settings of a Topic's source, or an empty name and None."""
     settings = topic.ingestion_data_source_settings
     source = settings.WhichOneof("source") or ""
     return source, getattr(settings, source) if source else None
 
 
 def _stateless(settings: Any) -> Any:
-    """Return the settings without the state that the worker sets."""
     plain = deepcopy(settings)
     plain.ClearField("state")
     return plain
 
 
 def _batches(messages: Iterable[IngestedMessage]) -> Iterator[list[IngestedMessage]]:
-    """Yield the messages in batches that fit in one Publish."""
     batch: list[IngestedMessage] = []
     size = 0
     for message in messages:

@@ -125,7 +125,7 @@ def _as_written(definition: Any) -> Any:
 
 
 def _datum(definition: Any, data: bytes, encoding: Encoding, latest: Any) -> dict[str, Any]:
-    """Return the record of a message by the revision that it was published with, or raise InvalidMessage."""
+    """Return the record of a message by the revision that it was published with. Raise InvalidMessage."""
     definition.validate(data, encoding)
     if encoding == "JSON":
         data = definition.datum.write(definition.read_json(data))

@@ -1,8 +1,7 @@
 """The globs that choose which objects of Cloud Storage are ingested. Pure.
 
-`*` and `?` stop at a slash, `**` does not. `[abc]`, `[!abc]` and `{one,other}` are as in Cloud Storage. A name is read
-once, with the set of places in it that may have been reached. A regular expression is not used: with several stars it
-tries too many ways through a name, and no other thread runs meanwhile.
+`*` and `?` stop at a slash, `**` does not. `[abc]`, `[!abc]` and `{one,other}` are as in Cloud Storage. A regular
+expression is not used: with several stars it tries too many ways through a name, and no other thread runs meanwhile.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def _characters(group: str) -> re.Pattern[str] | None:
 
 
 def _ends(matches: Sequence[_Match], name: str, at: _Places) -> _Places:
-    """Return the places where a sequence of matches, one after the other, can end."""
+    """Return the places where a sequence of matches can end."""
     for match in matches:
         if not at:
             break

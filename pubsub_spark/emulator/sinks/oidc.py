@@ -1,8 +1,7 @@
 """The OpenID Connect tokens that authenticated pushes carry, and the documents that verify them.
 
-Google signs such tokens with keys that it publishes. The emulator generates one key, signs with it, and publishes it as
-Google does: `jwks()` at Google's path `/oauth2/v3/certs`, `certificates()` at `/oauth2/v1/certs`. A receiver under test
-needs only the other address. `now` is an argument.
+The emulator generates one key, and publishes it as Google does: `jwks()` at Google's path `/oauth2/v3/certs`,
+`certificates()` at `/oauth2/v1/certs`. A receiver under test needs only the other address.
 """
 
 from __future__ import annotations

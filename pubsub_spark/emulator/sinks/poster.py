@@ -1,4 +1,4 @@
-"""The HTTP client of pushes. It is imported for the first push subscription, because of the time that urllib3 takes."""
+"""The HTTP client of pushes. It is imported for the first push subscription, because urllib3 takes time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ class Poster:
 
 
 def _read(response: urllib3.BaseHTTPResponse, ends: float) -> bool:
-    """Return whether the body ended in time. Then its connection is used again, except after a 1xx (without body)."""
+    """Return whether the body arrived in time. Its connection is used again, except after a 1xx or a body that is too
+    long.
+    """
     read = 0
     while chunk := response.read1(_MAX_BODY_BYTES):
         read += len(chunk)

@@ -1,4 +1,4 @@
-"""The log of a lasting problem: one line when it begins, when it changes, and when it is over."""
+"""The log of a lasting problem."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _DETAILS = re.compile(r": | \(")
 
 
 class ProblemLog:
-    """The present problem of one resource, if any, and the `work` that it prevents."""
+    """The present problem of one resource, if any, and the `work` that it prevents.
+
+    One line is logged when it begins, when it changes, and when it is over.
+    """
 
     def __init__(self, resource: str, work: str) -> None:
         self._resource = resource
@@ -27,7 +30,6 @@ class ProblemLog:
         self._present = problem
 
     def ended(self) -> None:
-        """Log the end of the problem, if there was one."""
         if self._present:
             _log.warning("%s is %s again.", self._resource, self._work)
         self._present = ""

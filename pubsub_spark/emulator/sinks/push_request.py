@@ -1,11 +1,10 @@
-"""The push request of a message, the status codes that acknowledge it, and the window of concurrent requests.
+"""The push request of a message, the status codes that acknowledge it, and the window of concurrent requests. Pure.
 
-Pure: values in, values out. `now` is an argument, sockets and threads are in `push_worker`, tokens in `oidc`.
+Five status codes acknowledge a message. Every other answer, or none within the ack deadline, is a nack. The window of
+concurrent requests opens slowly: each success adds one, so a full window of successes doubles it. Each failure halves
+it. Without a retry policy, the whole subscription pauses after consecutive failures, first for 100 ms and at most for
+60 s.
 
-A message is acknowledged by one of five status codes. Every other answer, and none within the ack deadline, is a nack.
-The window of concurrent requests opens slowly: each success adds one, so a full window of successes doubles it. Each
-failure halves it. Without a retry policy to space the retries of a message, the whole subscription pauses after
-consecutive failures, first for 100 ms and at most for 60 s.
 Sources: https://cloud.google.com/pubsub/docs/push and .../payload-unwrapping
 """
 

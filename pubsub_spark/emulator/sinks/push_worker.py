@@ -1,8 +1,7 @@
 """Push delivery: one thread for each push subscription takes messages, a few more POST them to its endpoint.
 
-`push_request` has the rules: the content of requests, the answers that acknowledge, and the concurrent requests.
-Leases, ordering, retries and dead letters are the subscription's own: a push worker is a consumer like any other. A
-request may last as long as the ack deadline. Connections to the endpoint are kept and used again.
+`push_request` has the rules. A push worker is a consumer like any other. A request may last as long as the ack
+deadline.
 """
 
 from __future__ import annotations
@@ -53,10 +52,7 @@ def endpoint_of(config: Any) -> Endpoint | None:
 
 
 def one_signer() -> Callable[[], Signer]:
-    """Return a function that returns the signer of tokens, one for all threads, made when it is first asked for.
-
-    Its libraries and its key take time, and most emulators need neither a token nor a certificate.
-    """
+    """Return a function that returns the signer of tokens, made when it is first asked for. Its key takes time."""
     lock = threading.Lock()
 
     @cache
@@ -95,7 +91,7 @@ class PushWorkers:
                 self._push_workers[subscription] = Pusher(self._engine, target, endpoint, self._signer)
 
     def follow(self, events: Sequence[Event]) -> None:
-        """Start and stop workers for created, changed and deleted subscriptions: a listener of the engine."""
+        """See `ExportWorkers.follow`."""
         for event in events:
             if type(event) not in _FOLLOWED:
                 continue
@@ -234,7 +230,7 @@ class Pusher:
     def _bearer(self) -> str:
         """Return a token that is not too old, because a new one for each message would cost a signature.
 
-        Its times are the machine's: a receiver that verifies it does not know the emulator's clock.
+        Its times are the machine's: a receiver does not know the emulator's clock.
         """
         now = time.time()
         with self._token_lock:
