@@ -49,7 +49,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _register(spark: SparkSession, source: type[DataSource]) -> bool:
-    """Register a source. Returns False if its name is taken: on Spark 4.0 also by itself, if Spark has found it."""
+    """Return False if the name is taken: on Spark 4.0 also by the source itself, if Spark has found it."""
     try:
         spark.dataSource.register(source)
     except AnalysisException as error:
@@ -60,7 +60,7 @@ def _register(spark: SparkSession, source: type[DataSource]) -> bool:
 
 
 def _missing_in_planner(spark: SparkSession) -> str | None:
-    """Return the package that the driver's worker cannot import when it plans a read, or None."""
+    """Return the package that the driver's worker cannot import when it plans a read."""
     try:
         _columns(spark, PubSubSparkDataSource.name())
     except Exception as error:
@@ -94,7 +94,7 @@ def _look_in_task(spark: SparkSession) -> tuple[str | None, bool]:
 
 
 def _missing_in_stream(spark: SparkSession) -> str | None:
-    """Return the package that the process of streaming sources cannot import, or None.
+    """Return the package that the process of streaming sources cannot import.
 
     The stream has a schema that the source refuses, so that it always ends before anything is read.
     """
@@ -107,7 +107,7 @@ def _missing_in_stream(spark: SparkSession) -> str | None:
 
 
 def _missing_in(error: Exception) -> str | None:
-    """Return the package that a Python of Spark could not import, or None for other errors."""
+    """Return None for other errors than a failed import."""
     missing = re.search(r"No module named '(\w+)", str(error))
     return None if missing is None else missing[1]
 
@@ -120,5 +120,5 @@ def _is_ours(spark: SparkSession, name: str) -> bool:
 
 
 def _columns(spark: SparkSession, name: str) -> list[str]:
-    """Return the columns of a format, which Spark asks a Python source for in a worker."""
+    """Return the columns of a format. Spark asks a Python source for them in a worker."""
     return spark.read.format(name).options(**_NO_SUBSCRIPTION).load().columns

@@ -66,7 +66,7 @@ def register_function(spark: SparkSession) -> None:
 
 
 def _is_constant(argument: AnalyzeArgument) -> bool:
-    """Return whether an argument has one value for all rows. Spark 4.0 shows that in its value alone."""
+    """Spark 4.0 shows that an argument is constant in its value alone."""
     return bool(getattr(argument, "isConstantExpression", True)) and not argument.isTable
 
 

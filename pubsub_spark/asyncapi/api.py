@@ -255,7 +255,7 @@ class _Reader:
         self.api.subscriptions[full] = Subscription(full, topic, bool(ordering.value) if ordering else keyed)
 
     def _full(self, value: Value, name: str, collection: names.Collection) -> str | None:
-        """Return the full name, or None and add a complaint."""
+        """Return None and add a complaint if the name is wrong."""
         try:
             return names.full(name, self.project, collection)
         except ValueError as error:
@@ -264,7 +264,7 @@ class _Reader:
 
 
 def _is_mapping(value: Value) -> bool:
-    """Return whether a value is a mapping. Another value is a complaint."""
+    """A value of another type is a complaint."""
     target = value.followed()
     if target and not isinstance(target.value, dict):
         value.complain(f"this must be a mapping, got {type(target.value).__name__}")
@@ -272,7 +272,7 @@ def _is_mapping(value: Value) -> bool:
 
 
 def _plain(value: Value, above: frozenset[tuple[Path, tuple[str | int, ...]]] = frozenset()) -> object:
-    """Return a value with all references in it followed. A circle is a complaint.
+    """Follow all references in a value. A circle is a complaint.
 
     above: the values around it.
     """
@@ -289,7 +289,7 @@ def _plain(value: Value, above: frozenset[tuple[Path, tuple[str | int, ...]]] = 
 
 
 def _fields(message: Value, kind: SchemaType | None, definition: str | None) -> frozenset[str] | None:
-    """Return the names of a payload's fields on the first level, or None if they are not known."""
+    """Return the names on the first level, or None if they are not known."""
     if kind is not None and definition is not None:
         try:
             return frozenset(field.name for field in codec_of(kind).value_type(parse(kind, definition)))

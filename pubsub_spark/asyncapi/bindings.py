@@ -126,9 +126,8 @@ def traits(owner: Value) -> list[Value]:
 
 
 def _checked(owner: Value, kind: Kind) -> dict[str, Any] | None:
-    """Return the binding of an object and of its traits, or None. See `channel_binding`.
-
-    Traits are merged by the specification: in 3.x the object's own properties win, in 2.x those of its traits.
+    """Merge the binding of an object and its traits: in 3.x the object's own properties win, in 2.x those of its
+    traits.
     """
     merged: dict[str, Any] | None = None
     for source in [owner, *traits(owner)] if owner.documents.is_version_2 else [*traits(owner), owner]:
@@ -139,7 +138,6 @@ def _checked(owner: Value, kind: Kind) -> dict[str, Any] | None:
 
 
 def _stated(owner: Value, kind: Kind) -> dict[str, Any] | None:
-    """Return an object's own binding, or None. See `channel_binding`."""
     bindings = owner.get("bindings")
     if bindings and not isinstance(bindings.value, dict):
         bindings.complain(f"this must be a mapping, got `{bindings.value}`")

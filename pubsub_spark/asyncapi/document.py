@@ -141,7 +141,7 @@ class Documents:
         return Value(value, self, file, keys)
 
     def _read(self, file: Path, source: Value | None) -> Any:
-        """Return the content of a file, or None and add a complaint if it cannot be read."""
+        """Return None and add a complaint if the file cannot be read."""
         if file not in self._files:
             self._files[file] = None
             try:

@@ -50,7 +50,6 @@ def parse(cls: type[Options], options: Mapping[str, str], environ: Mapping[str, 
 
 
 def _topic(api: Api, options: Mapping[str, str], project: str | None) -> str | None:
-    """Return the topic of the user's `subscriptionId` or `topicId`, or None if neither names one."""
     subscription, topic = options.get("subscriptionid"), options.get("topicid")
     try:
         if subscription:

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Kind(NamedTuple):
-    """A collection of resources: the word for one of them, and the client that has its calls."""
+    """The word for one resource of a collection, and the client that has its calls."""
 
     word: str
     client: str
@@ -94,8 +94,7 @@ class Admin:
         return self._call(collection, f"get_{field}", request, "look at", name)
 
     def listed(self, collection: Collection, project: str, most: int | None = None) -> list[Any]:
-        """Return the resources of a collection in a project (its id): all, or `most` of them. Schemas lack definitions.
-        """
+        """Return the resources of a collection in a project (its id): all, or `most` of them. Schemas lack definitions."""
         parent = "parent" if collection == "schemas" else "project"
         request: dict[str, Any] = {parent: f"projects/{project}", "page_size": min(_PAGE, most or _PAGE)}
         resources: list[Any] = []
@@ -270,7 +269,6 @@ class Admin:
 
 
 def _used_by(request: Any) -> list[tuple[str, str]]:
-    """Return kinds and full names of the other resources in a request."""
     used: list[tuple[str, str]] = []
     for path, word in _USED.items():
         with suppress(AttributeError):  # a message without this field
@@ -279,7 +277,7 @@ def _used_by(request: Any) -> list[tuple[str, str]]:
 
 
 def _missing(detail: str, others: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
-    """Return kind and full name of the resource that NOT_FOUND names, if it is one of the others in the request."""
+    """Return the resource that NOT_FOUND names, if it is one of the others in the request."""
     named = _MISSING.search(detail)
     if named is None:
         return None

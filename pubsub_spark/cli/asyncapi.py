@@ -93,7 +93,6 @@ def _print(service: Service, planned: Plan, described: Any) -> None:
 
 
 def _ordering(message: Any) -> str:
-    """Return the ordering key of a message: a field of its payload, or a text."""
     key = message.binding.ordering_key
     if key is None:
         return ""

@@ -159,7 +159,7 @@ _HEADING = ("subscription", "undelivered", "leased", "oldest unacked")
 
 
 def _rows(backlogs: dict[str, Backlog], project: str | None) -> list[list[str]]:
-    """Return the rows of the table. The command's own project shows ids, as in `subscriptions list`."""
+    """The command's own project shows ids, as in `subscriptions list`."""
     return [
         [
             name.removeprefix(f"projects/{project}/subscriptions/"),
@@ -179,7 +179,6 @@ def _table(backlogs: dict[str, Backlog], project: str | None) -> Table:
 
 
 def _backlogs(service: Service, wanted: list[str], project: str | None) -> dict[str, Backlog]:
-    """Return the backlogs of the subscriptions of these names, or of all those of a project."""
     from ..backend import EmulatorBackend
 
     names = wanted or sorted(subscription.name for subscription in _listed(service, str(project)))
@@ -201,7 +200,7 @@ def _listed(service: Service, project: str) -> list[Any]:
 
 
 def _of_monitoring(service: Service, projects: set[str]) -> dict[str, Backlog]:
-    """Return the newest points of Cloud Monitoring. Not yet run against Google Cloud."""
+    """Not yet run against Google Cloud."""
     import google.auth
     import google.auth.exceptions
     import requests

@@ -97,7 +97,7 @@ def _ran(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[
 
 
 def _of_error(check: str, error: PubSubError) -> Finding:
-    """Return the finding about an error. The error's first sentence is what happened, the others are the remedy."""
+    """The error's first sentence is what happened, the others are the remedy."""
     problem, _, remedy = str(error).partition(". ")
     return Finding(check, "wrong", problem, remedy)
 
@@ -378,7 +378,7 @@ def message_out_and_in(admin: Admin, topic: str | None, project: str | None) -> 
 
 
 def _schema_of(admin: Admin, topic: str) -> str:
-    """Return the topic's schema, or "" if it has none or the caller may not view the topic."""
+    """Return "" if the topic has no schema or the caller may not view the topic."""
     try:
         return str(admin.get("topics", topic).schema_settings.schema)
     except ForbiddenError:

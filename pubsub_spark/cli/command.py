@@ -236,7 +236,6 @@ def _flag(option: Option) -> Any:
 
 
 def _own_parameters(function: Callable[..., None]) -> list[inspect.Parameter]:
-    """Return the parameters of a function except `**`, with their resolved annotations, by keyword only."""
     hints = get_type_hints(function, include_extras=True)
     parameters = inspect.signature(function).parameters.values()
     return [_parameter(p.name, hints[p.name], p.default) for p in parameters if p.kind is not p.VAR_KEYWORD]

@@ -118,8 +118,6 @@ class _Letter:
 
 
 class _Pulled:
-    """The messages pulled from a subscription, leased until they are acknowledged or released."""
-
     def __init__(self, admin: Admin, subscription: str) -> None:
         self._admin = admin
         self._subscription = subscription
@@ -155,7 +153,7 @@ class _Pulled:
         self._acknowledged.update(ids)
 
     def give_back(self) -> None:
-        """Have Pub/Sub redeliver the others. If it does not answer, they are redelivered at the end of their leases."""
+        """Have Pub/Sub redeliver the others, at the latest at the end of their leases."""
         from ..errors import PubSubError
 
         ack_ids = [*self._ack_ids.values()]
@@ -197,7 +195,7 @@ class _Topics:
 
 @contextmanager
 def _pulled(service: Service, subscription: str) -> Iterator[tuple[Admin, _Pulled]]:
-    """Yield the calls on resources, and the pulled messages of a subscription, which are released at the end."""
+    """Yield the pulled messages of a subscription, which are released at the end."""
     with service.connect() as admin:
         pulled = _Pulled(admin, subscription)
         try:
@@ -336,7 +334,7 @@ def redrive(
 
 
 def _redrive(admin: Admin, pulled: _Pulled, report: _Report, topic: str, letters: list[_Letter]) -> None:
-    """Publish the messages of a request, one by one if Pub/Sub refuses some, and acknowledge their dead letters."""
+    """Publish messages, one by one if Pub/Sub refuses some, and acknowledge their dead letters."""
     from ..errors import InvalidError
 
     if not report.dry_run:
@@ -360,7 +358,7 @@ class _Report:
     """The result of a redrive, printed at its end, also if an error or Ctrl-C ends it.
 
     `redriven` counts messages by topic, `left` dead letters by the reason why they stay. `uncertain` is the number of
-    messages in a request that may be accepted, while its dead letters are not acknowledged.
+    messages that may be published although their dead letters are not acknowledged.
     """
 
     def __init__(self, service: Service, subscription: str, dry_run: bool) -> None:
@@ -390,7 +388,6 @@ class _Report:
 
 
 def _requests(letters: list[_Letter]) -> Iterator[list[_Letter]]:
-    """Yield the dead letters of one topic and ordering key in lists that each fit into one request."""
     import numpy as np
 
     from ..slices import slices

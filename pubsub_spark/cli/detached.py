@@ -129,7 +129,6 @@ def wait(endpoint: str, timeout: float) -> None:
 
 
 def _keep(running: Running, log_path: Path) -> None:
-    """Write the file of `stop`, and rename the log by the port."""
     log_path.replace(running.log)
     path = _path(running.port, "json")
     written = path.with_suffix(f".{os.getpid()}")
@@ -146,7 +145,7 @@ def _path(port: int | str, suffix: str) -> Path:
 
 
 def _first_line(stream: IO[str], seconds: float) -> str | None:
-    """Return the first line of a process, empty when it ends without one, or None when time is over."""
+    """Return an empty line when the process ends without one, or None when time is over."""
     ready, _, _ = select.select([stream], [], [], seconds)
     return stream.readline() if ready else None
 

@@ -68,9 +68,7 @@ def doctor(
 
 
 def _ended(findings: Iterator[Finding], is_live: bool) -> list[Finding]:
-    """Return the findings of the checks that ended. Running checks are shown in the table of a terminal, else on
-    stderr.
-    """
+    """Show running checks in the table of a terminal, else on stderr."""
     from rich.console import Console
     from rich.live import Live
 
@@ -131,7 +129,7 @@ def _findings(service: Service, texts: dict[str, str], topic: str | None, spark:
 
 
 def _machine(spark: bool) -> Iterator[Finding]:
-    """Yield the findings about this machine and Spark. Spark is not needed without PySpark and with `--no-spark`."""
+    """Spark is not needed without PySpark and with `--no-spark`."""
     from . import checks
     from .checks import Finding
 

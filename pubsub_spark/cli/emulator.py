@@ -38,7 +38,7 @@ _DEFAULT = "127.0.0.1:8085"
 
 
 class _Group(Group):
-    """The group, whose command is `run` when none is named."""
+    """The command is `run` when none is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:  # which is completion

@@ -61,9 +61,7 @@ def _look(endpoint: str, path: str) -> bytes | None:
 
 
 def _answer(endpoint: str, method: str, path: str, body: bytes | None, seconds: float) -> bytes:
-    """Return the body of a response. Raises HTTPError for another status than success, other OSErrors without a
-    response.
-    """
+    """Raises HTTPError for another status than success, other OSErrors without a response."""
     from ..service_options import host_of, is_loopback
 
     host = host_of(endpoint)

@@ -74,10 +74,7 @@ def publish(
 
 
 def _published(admin: Admin, topic: str, messages: Sequence[Any], encode: str) -> list[str]:
-    """Publish messages and return their ids.
-
-    Raises InvalidError with advice if a schema refuses messages that are not encoded.
-    """
+    """Raises InvalidError with advice if a schema refuses messages that are not encoded."""
     from ..errors import InvalidError
 
     try:
@@ -186,7 +183,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _temporary_subscription(admin: Admin, topic: str) -> str:
-    """Return the full name of a new subscription of a topic, which expires a day after a `tail` that was killed."""
+    """The subscription expires a day after a `tail` that was killed."""
     import datetime
     import uuid
 
@@ -211,7 +208,7 @@ def _temporary_subscription(admin: Admin, topic: str) -> str:
 
 
 def _topic_of(admin: Admin, subscription: str) -> str | None:
-    """Return the topic of a subscription, or None if it was deleted or the caller may not view the subscription."""
+    """Return None if the subscription was deleted or the caller may not view it."""
     from ..errors import ForbiddenError
     from ..names import DELETED_TOPIC
 
@@ -223,7 +220,7 @@ def _topic_of(admin: Admin, subscription: str) -> str | None:
 
 
 class _Decoder:
-    """The messages of one topic as JSON objects. `value` is decoded by the topic's schema, `data` is text or base64."""
+    """`value` is decoded by the topic's schema, `data` is text or base64."""
 
     def __init__(self, service: Service, admin: Admin | None = None, topic: str | None = None) -> None:
         self._backend = service.backend
@@ -258,7 +255,7 @@ class _Decoder:
 
 
 def _schema_of(admin: Admin, topic: str) -> TopicSchema | None:
-    """Return the schema of a topic, or None if it has none or the caller may not view the topic."""
+    """Return None if the topic has no schema or the caller may not view it."""
     from ..backend import schemas
     from ..errors import ForbiddenError, MissingError, SchemaError
 
@@ -291,7 +288,7 @@ def as_json(received: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a decoded value in a form that JSON has: bytes in base64, times and decimals as text."""
+    """Return a decoded value as JSON has it: bytes in base64, times and decimals as text."""
     import base64
 
     if isinstance(value, dict):
@@ -332,7 +329,7 @@ def printable(text: str) -> str:
 
 
 def _payloads(files: Sequence[Path], whole: bool) -> Iterator[bytes]:
-    """Yield the payloads of files, or of standard input, without empty lines, which Pub/Sub refuses."""
+    """Empty lines are left out: Pub/Sub refuses them."""
     try:
         for file in files:
             with file.open("rb") as opened:
@@ -348,7 +345,6 @@ def _lines(opened: Any) -> Iterator[bytes]:
 
 
 def _requests(payloads: Any) -> Iterator[list[bytes]]:
-    """Yield the payloads in lists that each fit into one request."""
     batch: list[bytes] = []
     size = 0
     for payload in payloads:
@@ -362,7 +358,7 @@ def _requests(payloads: Any) -> Iterator[list[bytes]]:
 
 
 def _encoded(admin: Admin, topic: str, payloads: Any) -> Iterator[bytes]:
-    """Yield JSON objects encoded by the topic's schema: in the schema's own JSON encoding, or of plain values."""
+    """Encode JSON objects in the schema's own JSON encoding, or of plain values."""
     import pyarrow as pa
 
     from ..backend import schemas
@@ -390,7 +386,7 @@ def _encoded(admin: Admin, topic: str, payloads: Any) -> Iterator[bytes]:
 
 
 def _plain_row(payload: bytes, kind: Any) -> Any | None:
-    """Return a JSON object of plain values (`"x"`, not `{"string": "x"}`) as a row of an Arrow type, or None."""
+    """Return a JSON object of plain values (`"x"`, not `{"string": "x"}`) as a row, or None."""
     import pyarrow as pa
 
     try:

@@ -136,7 +136,6 @@ def update_resource(
 
 
 def _paths(fields: Mapping[str, Any], cleared: Mapping[str, bool]) -> set[str]:
-    """Return the paths of an update: the fields to set or to empty."""
     emptied = {name for name, is_cleared in cleared.items() if is_cleared}
     for name in sorted(emptied & fields.keys()):
         exit_with(f"`--clear-{name.replace('_', '-')}` and a flag that sets the same exclude each other.", 2)

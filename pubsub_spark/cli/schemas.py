@@ -231,7 +231,6 @@ def diff(
 
 
 def _lines(kind: str, definition: str) -> list[str]:
-    """Return the lines of a definition. Avro's JSON is indented first."""
     import json
 
     from ..schema.compiled_protobuf import readable

@@ -164,7 +164,7 @@ class Decoder:
         return Decoded(value, revisions, error)
 
     def _compile(self, name: str, revision: str, encoding: str) -> DecodeMessages:
-        """Return the decoder of a group of messages. If they cannot be decoded, each row has the reason."""
+        """If a group of messages cannot be decoded, each row has the reason."""
         if encoding not in get_args(Encoding):
             return self._refusing(f"The message's encoding is `{encoding}`, which is neither BINARY nor JSON")
         reader = self._topic_schema.reader
@@ -208,7 +208,7 @@ def codec_of(type_: SchemaType) -> Codec:
 
 
 def _groups(*columns: pa.StringArray) -> list[tuple[tuple[str, ...], np.ndarray[tuple[int], np.dtype[np.int64]]]]:
-    """Return the messages grouped by equal values in all columns: (the values, the rising indices)."""
+    """Return groups with equal values in all columns: (the values, the rising indices)."""
     encoded = [column.dictionary_encode() for column in columns]
     sizes = [len(column.dictionary) for column in encoded]
     if all(size == 1 for size in sizes):

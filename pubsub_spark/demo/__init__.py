@@ -112,7 +112,7 @@ def _read(spark: SparkSession, pubsub: service.PubSub, output: Path, total: int,
 
 
 def _drain(stream: DataFrame, output: Path, seen: dict[int, int], advance: Callable[[int], None]) -> None:
-    """Run the query until nothing is left to read. `seen` has the rows of each batch of all runs on this checkpoint."""
+    """`seen` has the rows of each batch of all runs on this checkpoint."""
     query = (
         stream.writeStream.format("parquet")
         .option("checkpointLocation", str(output / "checkpoint"))

@@ -53,7 +53,7 @@ def start(log: Path, console: Console) -> Iterator[SparkSession]:
 
 
 def _sentence(error: PySparkException) -> str:
-    """Return the connector's sentence in an error of Spark, which passes errors on as text with two stack traces."""
+    """Spark passes an error on as text with two stack traces."""
     lines = str(error).splitlines()
     ours = [line.partition(": ")[2] for line in lines if line.startswith("pubsub_spark.errors.")]
     return ours[-1] if ours else str(error)

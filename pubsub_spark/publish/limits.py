@@ -72,7 +72,7 @@ def byte_lengths(array: pa.Array) -> Ints:
 
 
 def _varint_bytes(values: Ints) -> Ints:
-    """Return the bytes of each value below 2**35 as a varint."""
+    """Values are below 2**35."""
     size = np.ones(len(values), dtype=np.int64)
     largest = int(values.max(initial=0))
     for bits in (7, 14, 21, 28):
@@ -82,7 +82,7 @@ def _varint_bytes(values: Ints) -> Ints:
 
 
 def _field_bytes(sizes: Ints) -> Ints:
-    """Return the bytes of length-delimited fields with a one-byte tag. A field of no bytes is not written."""
+    """Fields are length-delimited, with a one-byte tag. A field of no bytes is not written."""
     return np.where(sizes > 0, 1 + _varint_bytes(sizes) + sizes, 0)
 
 

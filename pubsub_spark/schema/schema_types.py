@@ -18,7 +18,7 @@ SchemaType = Literal["AVRO", "PROTOCOL_BUFFER"]
 
 
 class _Row(NamedTuple):
-    """A schema type's number in the enum `Schema.Type` and the name of the packages that implement it."""
+    """The number in the enum `Schema.Type`, and the name of the packages that implement the type."""
 
     number: int
     package: str

@@ -102,8 +102,6 @@ class ColumnMapping:
 
 
 class _Mapper:
-    """The mapping of one DataFrame, step by step. `problems` has the problems of its columns."""
-
     def __init__(self, schema: spark.StructType, options: WriteOptions) -> None:
         self.problems: list[str] = []
         self._fields = schema.fields
@@ -199,7 +197,7 @@ class _Mapper:
     def _payload(
         self, ordering_key: int | None, topic: int | None, attribute_columns: set[int]
     ) -> tuple[Literal["data", "value", "row"], tuple[int, ...]]:
-        """Return the kind of the payload, and its columns. The arguments are the columns of other fields."""
+        """The arguments are the columns of other fields of the message."""
         names, data, value = self._names, self._data, self._value
         if data is not None and value is not None:
             self.problems.append(f"`{names[data]}` and `{names[value]}` are both a message. Drop one")
@@ -250,7 +248,7 @@ def _not_attributes(field: spark.StructField) -> Iterator[str]:
 
 
 def _foreign_payload(fields: Sequence[spark.StructField]) -> Iterator[str]:
-    """Yield the problem of a DataFrame whose columns are named as in Kafka's or Databricks' source, if they are."""
+    """Yield the problem of columns named as in Kafka's or Databricks' source, if they are."""
     types = {field.name.lower(): field.dataType for field in fields}
     bytes_or_text = (spark.BinaryType, spark.StringType)
     if isinstance(types.get("payload"), spark.BinaryType):

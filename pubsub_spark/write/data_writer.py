@@ -91,7 +91,7 @@ class _DataWriter:
             self._publish(batches, sizes, self._plan.options.topic)
 
     def _publish(self, batches: list[pa.RecordBatch], sizes: limits.Ints, topic: str | None) -> None:
-        """Publish batches and empty the list, so that while they are sent only their requests are in memory."""
+        """Empty the list, so that while the batches are sent only their requests are in memory."""
         options = self._plan.options
         requests = encoded_requests(
             concatenated(batches), sizes, topic, options.max_batch_messages, options.max_batch_bytes
@@ -123,7 +123,7 @@ class _DataWriter:
         return with_column(messages, "topic", pa.array(full_names, pa.string()).take(encoded.indices))
 
     def _with_ids(self, messages: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the messages, none of them empty, with the attribute that identifies a repeated message."""
+        """Add the attribute that identifies a repeated message. An empty message is an error."""
         empty = limits.is_empty(messages)
         if empty.any():
             complaint = "is null or empty, and there are no attributes: Pub/Sub takes no message with neither"
@@ -138,7 +138,7 @@ class _DataWriter:
         return with_column(messages, "attributes", attributes)
 
     def _within_limits(self, messages: pa.RecordBatch, sizes: limits.Ints) -> tuple[pa.RecordBatch, limits.Ints]:
-        """Return the messages within Pub/Sub's limits. Others fail the task, are dropped or become dead letters."""
+        """Messages that break a limit fail the task, are dropped or become dead letters."""
         options = self._plan.options
         violations = limits.violations(messages, sizes, self._topic_field_bytes(messages))
         if not violations:

@@ -54,7 +54,7 @@ def to_messages(batch: pa.RecordBatch, mapping: ColumnMapping, encode: EncodeRow
 
 
 def _check_text(batch: pa.RecordBatch, mapping: ColumnMapping) -> None:
-    """Raise RowError for a string that is not UTF-8, in any column but `data`: Spark takes any bytes for a string."""
+    """Raise RowError for a string that is not UTF-8, in any column but `data`. Spark does not check strings."""
     metadata = {mapping.attributes, mapping.ordering_key, mapping.topic, *(at for _, at in mapping.attribute_columns)}
     for at, name in enumerate(batch.schema.names):
         column = batch.column(at)
@@ -102,7 +102,7 @@ def _text(column: pa.Array) -> pa.StringArray:
 
 
 def _publishable(maps: pa.MapArray) -> pa.MapArray:
-    """Return the same maps, none null, without null values and without the entries that Pub/Sub adds by itself."""
+    """Return the maps, none null, without null values and the entries that Pub/Sub adds by itself."""
     if maps.type != _ATTRIBUTES:
         maps = maps.cast(_ATTRIBUTES)  # Spark writes large strings if it is configured to
     absent = np.asarray(maps.is_null().to_numpy(zero_copy_only=False))
@@ -117,7 +117,7 @@ def _publishable(maps: pa.MapArray) -> pa.MapArray:
 
 
 def _attributes_of_json(texts: pa.Array) -> pa.MapArray:
-    """Return the maps of JSON objects, null for a null text. Raises RowError for one that is no object of strings."""
+    """Return null for a null text. Raises RowError for one that is no object of strings."""
     distinct = _text(texts).dictionary_encode()
     maps: list[list[tuple[str, str]] | None] = []
     for index, text in enumerate(distinct.dictionary.to_pylist()):
@@ -130,7 +130,7 @@ def _attributes_of_json(texts: pa.Array) -> pa.MapArray:
 
 
 def _entries_of_json(text: str) -> list[tuple[str, str]] | None:
-    """Return the entries of a JSON object of strings, or None for another text and for half a surrogate pair."""
+    """Return None for text that is no object of strings, and for half a surrogate pair."""
     try:
         entries = json.loads(text)
         if isinstance(entries, dict):

@@ -79,7 +79,7 @@ def _check_json(mapping: ColumnMapping, schema: StructType) -> None:
 
 
 def _check_described(options: WriteOptions, topic_schema: TopicSchema | None) -> None:
-    """Raise SchemaError unless the topic's schema is that of the message in the AsyncAPI document."""
+    """Raise SchemaError unless the topic's schema is that of the AsyncAPI document."""
     name = None if topic_schema is None else topic_schema.reader.name.partition("@")[0]
     if name != options.described_schema:
         raise SchemaError(
@@ -96,7 +96,7 @@ def _get_topic_schema(backend: Backend, topic: str) -> TopicSchema | None:
 
 
 def _get_cached_topic_schema(backend: Backend, topic: str) -> TopicSchema | None:
-    """Return the schema of a topic, at most ten seconds old unless the service does not answer."""
+    """Return a schema that is at most ten seconds old, unless the service does not answer."""
     now = time.monotonic()
     cached_at, cached = _schema_cache.get((backend, topic), (None, None))
     if cached_at is None or now - cached_at > _SCHEMA_CACHE_SECONDS:

@@ -90,7 +90,7 @@ class Publisher:
         self._retry_scheduler.close()
 
     def _wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition. Raises an exception of another thread that ends the task."""
+        """Raises an exception of another thread that ends the task."""
         self._changed.wait_for(lambda: self._thread_error is not None or condition())
         if self._thread_error is not None:
             raise self._thread_error
@@ -117,7 +117,7 @@ class Publisher:
             call.add_done_callback(partial(self._on_response, request))
 
     def _on_response(self, request: EncodedRequest, call: Any) -> None:
-        """Handle the end of a call. Runs on gRPC's thread, which would swallow an exception."""
+        """Runs on gRPC's thread, which would swallow an exception."""
         try:
             self._handle_response(request, call)
         except BaseException as error:

@@ -25,7 +25,7 @@ class RowEncoder:
         self._encoder: EncodeRows | None = None
 
     def __call__(self, rows: pa.StructArray) -> pa.Array:
-        """Return a payload for each row, null for a null row. Raises RowError naming row and column."""
+        """Raises RowError naming row and column. The payload of a null row is null."""
         if self._topic_schema is None:
             return to_json(rows)
         if self._encoder is None:

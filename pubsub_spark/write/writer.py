@@ -149,7 +149,7 @@ def _context() -> TaskContext:
 
 
 def _to_arrow(rows: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Return the rows as Arrow batches, because Spark 4.0 passes rows to a stream's writer."""
+    """Spark 4.0 passes rows to a stream's writer."""
     from pyspark.sql.conversion import LocalDataToArrowConversion
 
     while chunk := list(islice(rows, _ARROW_BATCH_ROWS)):

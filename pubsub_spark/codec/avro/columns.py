@@ -114,7 +114,7 @@ def _compile(writer: tree.Node, reader: tree.Node, path: Path) -> Read:
 
 
 def _mismatch(reason: str, path: Path) -> Mismatch:
-    """Return a new Mismatch of a value each time, since its path is completed on the way out."""
+    """Return a new Mismatch each time, since its path is completed on the way out."""
     mismatch = Mismatch(reason)
     mismatch.steps.extend(path)
     return mismatch
@@ -203,7 +203,7 @@ def _strings(cursors: Cursors, reason: Callable[[int], Mismatch] | None = None) 
 
 
 def _not_utf8(data: pa.BinaryArray) -> Bits:
-    """Return the items that are not UTF-8, searched a few at a time, so that one of them does not slow all."""
+    """Search a few at a time, so that one item that is not UTF-8 does not slow all."""
     wrong = np.zeros(len(data), np.bool_)
     for start in range(0, len(data), _UTF8_CHECK_ITEMS):
         some = data.slice(start, _UTF8_CHECK_ITEMS)

@@ -69,7 +69,6 @@ def _index(turn: Longs, item: int) -> str:
 
 
 def _key(columns: list[pa.Array], item: int) -> str:
-    """Return the step to a map's value. Its key has been read just before."""
     return f"[{columns[-1][item].as_py()!r}]"
 
 

@@ -144,7 +144,7 @@ def _decimals(size: int | None, array: pa.Array, present: Present) -> list[Buffe
 
 
 def _numpy(array: pa.Array, width: type[Any]) -> npt.NDArray[Any]:
-    """Return the values as they are in memory. A null's value is meaningless."""
+    """A null's value is meaningless."""
     data = array.buffers()[1]
     if data is None:
         return np.zeros(len(array), width)
@@ -275,7 +275,6 @@ def _union(node: Union, source: pa.DataType, path: str, ignore_extra: bool) -> W
 
 
 def _nullable(write: Write, index: int, null: int | None) -> Write:
-    """Return the writer of a union of one type, with null or alone."""
     tag = bytes([2 * index])
 
     def nullable(array: pa.Array, present: Present) -> list[Buffer]:

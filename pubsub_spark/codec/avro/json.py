@@ -76,7 +76,7 @@ def compile_writer(definition: AvroDefinition) -> Callable[[pa.BinaryArray], pa.
 
 
 def _members(union: tree.Union) -> list[tree.Node]:
-    """Return the branches that are not null. Raises SchemaError if their one column does not tell them apart."""
+    """Return the branches that are not null. Raises SchemaError if one column does not tell them apart."""
     if widened(union):
         raise SchemaError("Branches of a union have one column")
     return variants(union)

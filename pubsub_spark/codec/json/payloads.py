@@ -170,7 +170,7 @@ def _string(value: Any, path: str) -> Any:  # noqa: ARG001
 
 
 def _json_text(value: Any) -> str:
-    """Return the JSON of a value. `json.dumps` would round numbers to doubles, and write `Infinity` for the largest."""
+    """`json.dumps` would round numbers to doubles, and write `Infinity` for the largest."""
     match value:
         case Decimal():
             return str(value)
@@ -183,7 +183,7 @@ def _json_text(value: Any) -> str:
 
 
 def _utf8(text: str) -> str:
-    """Return the text with `?` for half of a surrogate pair, which JSON can express and UTF-8 cannot."""
+    """Return the text with `?` for half of a surrogate pair, which UTF-8 lacks."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 

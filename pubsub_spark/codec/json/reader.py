@@ -158,7 +158,6 @@ class JsonReader(NamedTuple):
     def _by_python(
         self, rows: list[int], values: Values, texts: list[bytes]
     ) -> Iterator[tuple[Sequence[int], pa.Array]]:
-        """Yield the rows of the common form, and their columns."""
         assert self.plan
         names: Names = []
         try:
@@ -361,7 +360,7 @@ _scan: Final = make_scanner(json.JSONDecoder(parse_constant=refuse_constant))  #
 
 
 def _parse(texts: list[bytes]) -> tuple[list[int], Values]:
-    """Return the rows of the texts that are JSON, and their values. Of a repeated name the last value counts."""
+    """Return the rows of the texts that are JSON, and their values. The last value of a repeated name counts."""
     rows, values = [], []
     for row, data in enumerate(texts):
         try:

@@ -65,7 +65,7 @@ def _values(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.Ar
 
 
 def _elements(array: pa.Array, node: Node, type_: pa.DataType, path: str) -> pa.Array:
-    """Return the elements of a list or the values of a map, with an empty message for an absent one."""
+    """An absent message among the elements is an empty one."""
     if isinstance(node, Struct):
         return message_column(array, node, type_, present=True)
     return _values(_without_nulls(array) if array.null_count else array, node, type_, path)
@@ -98,7 +98,7 @@ def _json(array: pa.BinaryArray, node: Json, path: str) -> pa.StringArray:
 
 
 def _without_nulls(array: pa.Array) -> pa.Array:
-    """Return the same values without nulls: ptars leaves the type's zero in the place of a null."""
+    """ptars leaves the type's zero instead of a null."""
     if pa.types.is_struct(array.type):
         return structs(array.type, len(array), [array.field(index) for index in range(array.type.num_fields)])
     return pa.Array.from_buffers(array.type, len(array), [None, *array.buffers()[1:]])

@@ -127,8 +127,6 @@ def build_column_tree(message: Descriptor) -> Struct:
 
 
 class _TreeBuilder:
-    """The walk over one descriptor. `enclosing` are the messages above a field."""
-
     def __init__(self) -> None:
         self.count = 0
 
@@ -149,7 +147,7 @@ class _TreeBuilder:
         return Struct(message.full_name, tuple(columns), tuple(unmapped))
 
     def field(self, field: FieldDescriptor, path: str, enclosing: tuple[Descriptor, ...]) -> Node | None:
-        """Return the node of a field, or None for a message without columns, which Spark cannot hold."""
+        """Return None for a message without columns, which Spark cannot hold."""
         if field.type == FieldDescriptor.TYPE_MESSAGE and field.message_type.GetOptions().map_entry:
             key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
             node = self.single(value, f"{path}{{}}", enclosing)

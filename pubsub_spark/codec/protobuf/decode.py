@@ -150,7 +150,7 @@ class ProtobufDecoder:
         return envelope
 
     def _columns(self, framed: bytes, envelope: Any = None) -> pa.StructArray:
-        """Return the columns of an envelope's messages. Raises UnreadableMessage if a message has no place in them."""
+        """Raises UnreadableMessage if a message has no place in the columns."""
         if not self.struct.columns or self._batch is None:
             return self._from_objects(framed, envelope)
         try:
@@ -160,7 +160,7 @@ class ProtobufDecoder:
         return message_column(batch.column(0).values, self.struct, self.type, present=True)
 
     def _read_batch(self, framed: bytes) -> pa.RecordBatch:
-        """Return the batch of an envelope. Raises UnreadableMessage when ptars cannot read it."""
+        """Raises UnreadableMessage when ptars cannot read a message."""
         assert self._batch is not None
         try:
             return ptars_schema.call(self._batch.list_to_record_batch, [framed])
@@ -200,7 +200,7 @@ def _is_merged(node: Node) -> bool:
 
 
 def _refused(check: Callable[[int, int], None], first: int, end: int) -> Iterator[tuple[int, str]]:
-    """Yield the rows from `first` to `end` that make `check` raise UnreadableMessage, each with the error's message."""
+    """Yield the rows that make `check` raise UnreadableMessage, each with the error's message."""
     try:
         check(first, end)
     except UnreadableMessage as error:
@@ -222,7 +222,7 @@ def _any(node: Node, holds: Callable[[Node], bool]) -> bool:
 
 
 def _emptied(data: pa.Array, rows: list[int]) -> pa.Array:
-    """Return the payloads with those in `rows` replaced by the bytes of an empty message."""
+    """Return the payloads, with empty messages in `rows`."""
     mask = np.zeros(len(data), bool)
     mask[rows] = True
     return pc.if_else(pa.array(mask), pa.scalar(b""), data)

@@ -124,7 +124,7 @@ def _check_oneof(oneof: str, members: dict[str, pa.Array]) -> None:
 
 
 def _compile(node: tree.Node, source: pa.DataType, path: str, ignore_extra: bool) -> _Convert:
-    """Return the conversion of arrays of type `source` for `ptars`. Raises SchemaError if there is no conversion."""
+    """Raises SchemaError if arrays of type `source` have no conversion."""
     match node:
         case tree.Scalar(kind):
             return _compile_scalar(kind, source, path)
@@ -191,7 +191,7 @@ def _without_zeros(convert: _Convert) -> _Convert:
 
 
 def _numbers(enum: tree.Enum, array: pa.Array) -> pa.Int32Array:
-    """Return the numbers of an enum's names. Raises Unwritable for an unknown name."""
+    """Raises Unwritable for an unknown name."""
     names = pa.array(list(enum.numbers), pa.string())
     index = pc.index_in(array.cast(pa.string()), value_set=names)
     if index.null_count > array.null_count:
@@ -203,7 +203,7 @@ def _numbers(enum: tree.Enum, array: pa.Array) -> pa.Int32Array:
 
 
 def _checked_numbers(enum: tree.Enum, array: pa.Array) -> pa.Int32Array:
-    """Return the numbers of an enum. Raises Unwritable for a number that a closed enum does not have."""
+    """Raises Unwritable for a number that a closed enum does not have."""
     array = array.cast(pa.int32())
     if enum.closed:
         undeclared = pc.and_(pc.is_valid(array), pc.invert(pc.is_in(array, pa.array(list(enum.names), pa.int32()))))

@@ -236,7 +236,7 @@ def _enum_writer(field: FieldDescriptor) -> Write:
 
 
 def _wrapper_writer(message: Descriptor, pool: DescriptorPool) -> Write:
-    """Return the writer of wrappers, as their values. `json_format` writes the largest float too large."""
+    """`json_format` writes the largest float too large."""
     write = _value_writer(message.fields_by_name["value"], pool)
     zero = json.dumps(json_format.MessageToDict(GetMessageClass(message)()))
 
@@ -248,7 +248,7 @@ def _wrapper_writer(message: Descriptor, pool: DescriptorPool) -> Write:
 
 
 def _each_message(message: Descriptor, pool: DescriptorPool) -> Write:
-    """Return the writer of messages that `json_format` writes in their own form."""
+    """`json_format` writes these messages in their own form."""
     message_class: Any = GetMessageClass(message)
     columns = {ptars_schema.field_name(field): field.name for field in message.fields}
 
@@ -268,7 +268,7 @@ def _each_message(message: Descriptor, pool: DescriptorPool) -> Write:
 
 
 def _timestamp_texts(array: pa.StructArray) -> pa.StringArray:
-    """Return the texts of times, with 0, 3, 6 or 9 digits behind the second."""
+    """Return the texts, with 0, 3, 6 or 9 digits behind the second."""
     text = pc.replace_substring(array.field("seconds").cast(pa.timestamp("s")).cast(pa.string()), " ", "T")
     nanos = array.field("nanos").dictionary_encode()
     fractions = pa.array([_fraction(nanos) for nanos in nanos.dictionary.to_pylist()], pa.string())

@@ -121,7 +121,6 @@ def _add_members(message: DescriptorProto, scope: str, node: Node, writing: bool
 
 
 def _slots(node: Node) -> int:
-    """Return the number of field slots that ptars allocates for a node."""
     match node:
         case Struct(columns=columns):
             return max((c.number for c in columns), default=0) + sum(_slots(c.node) for c in columns)

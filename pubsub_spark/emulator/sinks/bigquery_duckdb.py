@@ -79,7 +79,7 @@ class DuckDbTable:
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
-        """Open the file. Raise OSError if it cannot be used now, as while another process holds it."""
+        """Raise OSError if the file cannot be used now, as while another process holds it."""
         import duckdb
 
         try:
@@ -89,7 +89,7 @@ class DuckDbTable:
             raise OSError(f"`{self._path}` cannot be used: {problem}") from None
 
     def _is_inserted(self, connection: Any, rows: Sequence[Row]) -> bool:
-        """Insert rows in one transaction and return whether that worked."""
+        """Insert all rows or none."""
         import duckdb
 
         names = list(dict.fromkeys(name for row in rows for name in row))
@@ -105,7 +105,7 @@ class DuckDbTable:
         return True
 
     def _values(self, row: Row) -> Row | None:
-        """Return the values for the columns, or None if they are invalid. BYTES from JSON are decoded from base64."""
+        """Return None if the values are invalid. BYTES from JSON are decoded from base64."""
         try:
             return {
                 name: base64.b64decode(value) if isinstance(value, str) and self._types[name] == "BYTES" else value

@@ -222,7 +222,7 @@ def _protobuf_row(revision: Any, _: Any, data: bytes, encoding: str, columns: Co
 
 
 def _protobuf_value(message: Any) -> Row:
-    """Convert a message to a row. An unset field is NULL, or its default if proto3 does not track its presence."""
+    """An unset field is NULL, or its default if proto3 does not track its presence."""
     row: Row = {}
     for field in type(message).DESCRIPTOR.fields:
         value = getattr(message, field.name)

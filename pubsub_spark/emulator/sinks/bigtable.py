@@ -172,7 +172,7 @@ def _metadata(message: Message, subscription: str) -> list[Cell]:
 
 
 def _bytes(value: Any) -> bytes:
-    """Convert a JSON value to the bytes of a cell: a text as it is, everything else as JSON."""
+    """A text is stored as it is, everything else as JSON."""
     return value.encode() if isinstance(value, str) else json.dumps(value).encode()
 
 
@@ -188,7 +188,6 @@ def _check_families(config: Any, families: Collection[str]) -> None:
 
 
 def _failure(table: str, problem: Any) -> Exception:
-    """Return the destination's error for a failed call."""
     if problem.code() in _DENIED:  # a missing table is also denied: NOT_FOUND is unused, as documented
         return DestinationError(
             "PERMISSION_DENIED", f"The Bigtable table `{table}` cannot be used: {problem.details()}."

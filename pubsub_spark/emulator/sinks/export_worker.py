@@ -140,7 +140,7 @@ class ExportWorker:
             self._show(broker, state)
 
     def _next(self) -> OpenBatch | None:
-        """Wait for the next batch and return it, or None at the end."""
+        """Wait for the next batch. None is the end."""
         batch = OpenBatch(self._destination.limits)
         subscription, consumer = self.subscription, self._consumer
         with self._engine.open() as (broker, _):

@@ -72,5 +72,4 @@ def _pubsub_avro(content: bytes) -> Iterator[IngestedMessage]:
 
 
 def _no_avro(problem: Exception) -> ValueError:
-    """Return the error for bytes that are not an Avro file."""
     return ValueError(str(problem) or type(problem).__name__)

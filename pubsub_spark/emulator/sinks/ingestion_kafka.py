@@ -126,7 +126,7 @@ class KafkaSource:
         return f"kafka://{self._topic}/{partition}"
 
     def _failed(self, error: Any, codes: Any) -> SourceError:
-        """Return the SourceError of a Kafka error. Discard records read ahead: the next look begins at the marks."""
+        """Discard records read ahead: the next look begins at the marks."""
         self._made, self._assigned = None, set()
         code = error.code()
         if code in (codes.UNKNOWN_TOPIC_OR_PART, codes._UNKNOWN_TOPIC, codes._UNKNOWN_PARTITION, codes.TOPIC_EXCEPTION):

@@ -136,7 +136,7 @@ class IngestionWorker:
             _log.warning("The object %s of %s is not of the format to ingest: %s", where, self._topic.name, problem)
 
     def _send(self, where: str, batch: list[IngestedMessage]) -> None:
-        """Publish a batch. If it is refused, publish each message alone."""
+        """If a batch is refused, publish each message alone."""
         request = protos.PublishRequest(topic=self._topic.name)
         for message in batch:
             request.messages.add(data=message.data, attributes=message.attributes)
@@ -163,7 +163,6 @@ class IngestionWorker:
 
 
 def _source_of(topic: Any) -> tuple[str, Any]:
-    """Return the name and the settings of a Topic's source, or an empty name and None."""
     settings = topic.ingestion_data_source_settings
     source = settings.WhichOneof("source") or ""
     return source, getattr(settings, source) if source else None

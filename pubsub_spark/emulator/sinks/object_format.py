@@ -87,7 +87,6 @@ def _text(messages: Sequence[Message], _: str, __: TopicSchema | None) -> Encode
 
 
 def _records(messages: Sequence[Message], subscription: str, schema: TopicSchema, with_metadata: bool) -> Encoded:
-    """Encode the messages as records of the latest revision of the topic's schema."""
     target = _target(schema, with_metadata)
     rows, misfits = [], []
     for index, message in enumerate(messages):
@@ -102,7 +101,7 @@ def _records(messages: Sequence[Message], subscription: str, schema: TopicSchema
 
 
 def _target(schema: TopicSchema, with_metadata: bool) -> dict[str, Any]:
-    """Return the schema of the file. Raise DestinationError if the topic's schema cannot be one."""
+    """Raise DestinationError if the topic's schema cannot be the file's."""
     definition: Any = schema.latest
     if definition.type != "AVRO":
         raise DestinationError("SCHEMA_MISMATCH", "The topic's schema is not Avro. Unset useTopicSchema.")
@@ -120,12 +119,12 @@ def _target(schema: TopicSchema, with_metadata: bool) -> dict[str, Any]:
 
 @lru_cache(_CACHED_SCHEMAS)
 def _as_written(definition: Any) -> Any:
-    """Return the schema of a revision without logical types, so that values are written as they were read."""
+    """Remove logical types, so that values are written as they were read."""
     return definition.fastavro_schema(logical=False, is_reader=True)
 
 
 def _datum(definition: Any, data: bytes, encoding: Encoding, latest: Any) -> dict[str, Any]:
-    """Return the record of a message by the revision that it was published with. Raise InvalidMessage."""
+    """Read a message by the revision that it was published with. Raise InvalidMessage."""
     definition.validate(data, encoding)
     if encoding == "JSON":
         data = definition.datum.write(definition.read_json(data))

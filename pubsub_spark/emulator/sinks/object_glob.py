@@ -63,7 +63,7 @@ def _within_segment(name: str, at: _Places) -> _Places:
 
 
 def _characters(group: str) -> re.Pattern[str] | None:
-    """Return a pattern for one character of a group such as `[a-c]` or `[!x]`, or None if it is invalid, as `[z-a]`."""
+    """Return a pattern for a group such as `[a-c]` or `[!x]`, or None if it is invalid, as `[z-a]`."""
     inside = group[1:-1].replace("\\", "\\\\").replace("[", "\\[")
     try:
         return re.compile(f"[^{inside[1:]}]" if inside[0] == "!" and len(inside) > 1 else f"[{inside}]")
@@ -72,7 +72,6 @@ def _characters(group: str) -> re.Pattern[str] | None:
 
 
 def _ends(matches: Sequence[_Match], name: str, at: _Places) -> _Places:
-    """Return the places where a sequence of matches can end."""
     for match in matches:
         if not at:
             break

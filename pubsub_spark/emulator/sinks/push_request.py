@@ -108,7 +108,7 @@ def _envelope(subscription: str, message: PushMessage) -> bytes:
 
 
 def _v1beta1_envelope(subscription: str, message: PushMessage) -> bytes:
-    """Return the `PubsubEvent` of the API v1beta1, which Google has withdrawn. It has no ordering keys and no attempts.
+    """Return the `PubsubEvent` of the API v1beta1, which Google has withdrawn.
 
     https://github.com/googleapis/google-api-go-client, pubsub/v1beta1a: labels for attributes, milliseconds as a text
     """
@@ -123,7 +123,7 @@ def _v1beta1_envelope(subscription: str, message: PushMessage) -> bytes:
 
 
 def _headers(kind: dict[str, str], subscription: str, message: PushMessage) -> dict[str, str]:
-    """Return the headers of the metadata: the attributes, and then Pub/Sub's own, which no attribute replaces."""
+    """Return the attributes, and then Pub/Sub's own headers, which no attribute replaces."""
     own = {
         "x-goog-pubsub-subscription-name": subscription,
         "x-goog-pubsub-message-id": message.message_id,

@@ -143,7 +143,7 @@ class Pusher:
         self._engine.wake(self._consumer)
 
     def _start(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Run a function on a thread of its own. An exception there ends the emulator."""
+        """An exception on the thread ends the emulator."""
 
         def run() -> None:
             try:
@@ -163,7 +163,7 @@ class Pusher:
         self._poster.close()
 
     def _next(self) -> Sequence[tuple[Lease, float]] | None:
-        """Wait for the next messages and return them, leased, each with its time. Return None at the end."""
+        """Wait for the next messages, leased, each with its time. None is the end."""
         with self._engine.open() as (broker, _):
             while not self._stopped and broker.subscriptions.get(self.subscription.name) is self.subscription:
                 now = self._engine.clock.now()
@@ -182,7 +182,7 @@ class Pusher:
         return None
 
     def _take(self, broker: Broker, room: int, now: float) -> list[Lease]:
-        """Take up to `room` deliveries, one by one if order counts, so that a key has only one request in progress."""
+        """Take deliveries one by one if order counts, so that a key has only one request in progress."""
         if not self.subscription.settings.ordering:
             return list(broker.take(self.subscription, self._consumer, now, room)) if room > 0 else []
         taken: list[Lease] = []
@@ -207,7 +207,7 @@ class Pusher:
             self._record_answer(lease.number, acknowledged)
 
     def _transformed(self, lease: Lease) -> PushMessage | None:
-        """Return the message as it is sent, or None if its transforms drop it. Raise TransformError if one fails."""
+        """Return None if the transforms drop the message. Raise TransformError if one fails."""
         delivery = PushMessage.of(lease.message, lease.attempt)
         runner = self._engine.transforms.runner(self.subscription.name, self.subscription.resource)
         if runner is None:

@@ -84,7 +84,7 @@ def best_branch(writer: Node, reader: Union) -> int | None:
 def _check(writer: Node, reader: Node, seen: set[tuple[Node, Node]], step: str = "") -> None:
     """Raise Unresolvable unless `reader` can read all of `writer`.
 
-    seen: pairs under way or done. They count as readable, so that recursive schemas come to an end.
+    seen: pairs under way or done count as readable, so that recursive schemas come to an end.
     """
     if (writer, reader) not in seen:
         seen.add((writer, reader))

@@ -125,7 +125,7 @@ class Cursors:
         return True
 
     def _located(self, mismatch: Mismatch, index: int) -> Mismatch:
-        """Return the finding with its whole path: `{}` becomes the step into an array or map to this cursor."""
+        """Each `{}` of the path becomes the step into an array or map to this cursor."""
         taken: list[str] = []
         cursors = self
         while cursors.outer is not None:

@@ -90,7 +90,6 @@ def _resolved(declared: Any, node: tree.Node, named: dict[str, Any], logical: bo
 
 
 def _tagged(node: tree.Node, named: dict[str, Any]) -> Any:
-    """Return a part of the schema of a `DatumSerializer`. `named`: the types so far."""
     match node:
         case tree.Primitive(kind):
             return kind

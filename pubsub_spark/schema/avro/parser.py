@@ -57,7 +57,7 @@ def parse(text: str) -> tree.Node:
 
 
 class _Parser:
-    """The named types that were met in one schema's text. Errors are Mismatches, which have a path."""
+    """Errors are Mismatches, which have a path."""
 
     def __init__(self) -> None:
         self._named: dict[str, tree.Named] = {}

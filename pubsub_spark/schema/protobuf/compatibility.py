@@ -106,7 +106,7 @@ def _type(file: FileDescriptorProto, root: str, field: FieldDescriptorProto) -> 
 
 
 def _messages(file: FileDescriptorProto, root: str) -> Iterator[tuple[str, DescriptorProto]]:
-    """Yield every message with its path below the root, which has "". Paths of others begin with `/`."""
+    """Yield the path of every message below the root, which has "". Paths of others begin with `/`."""
 
     def nested(path: str, message: DescriptorProto) -> Iterator[tuple[str, DescriptorProto]]:
         yield path, message

@@ -122,7 +122,7 @@ class ProtobufDefinition:
         return None
 
     def _all_valid(self, messages: Sequence[bytes]) -> bool:
-        """Return whether upb accepts all messages, parsed at once as one envelope."""
+        """All messages are parsed at once, as one envelope."""
         framed = b"".join(part for data in messages for part in (ENVELOPE_TAG, _varint(len(data)), data))
         try:
             envelope = self.envelope_class.FromString(framed)
@@ -177,7 +177,6 @@ def _check_groups(proto: FileDescriptorProto | DescriptorProto, path: str = "") 
 
 
 def _file_of_root(files: Sequence[FileDescriptorProto], root: str) -> FileDescriptorProto:
-    """Return the file of a compiled schema that has its root message at its top level."""
     for file in files:
         if any(root == _full_name(file, message) for message in file.message_type):
             return file
@@ -185,7 +184,7 @@ def _file_of_root(files: Sequence[FileDescriptorProto], root: str) -> FileDescri
 
 
 def _envelope(package: str, file: FileDescriptorProto, root: str) -> FileDescriptorProto:
-    """Return the file of the envelope, of a package of its own. It imports the schema's file."""
+    """The envelope has a package of its own, and imports the schema's file."""
     envelope = FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3", dependency=[file.name])
     field = envelope.message_type.add(name="Envelope").field.add(name="messages", number=1, type_name=f".{root}")
     field.label, field.type = FieldDescriptorProto.LABEL_REPEATED, FieldDescriptorProto.TYPE_MESSAGE

@@ -55,7 +55,7 @@ class _NumbersExhausted(Exception):  # noqa: N818 (an end, not a failure)
 
 
 class _Field(NamedTuple):
-    """The properties of a field that the walk needs: reading them from its descriptor takes longer than the walk."""
+    """The properties of a field: reading them from its descriptor takes longer than the walk."""
 
     descriptor: FieldDescriptor
     wire: int
@@ -73,7 +73,7 @@ def _fields(message: Descriptor) -> dict[int, _Field]:
 
 
 class _PayloadWalk:
-    """A walk over the bytes of one payload: `at` is the offset where the next read begins, `end` where it must end."""
+    """`at` is the offset where the next read begins, `end` where it must end."""
 
     def __init__(self, data: bytes, strict: bool) -> None:
         self.data = data
@@ -135,7 +135,7 @@ class _PayloadWalk:
             self.at = last
 
     def varint_of(self, field: FieldDescriptor, end: int) -> None:
-        """Read a varint. If strict, refuse a number that a closed enum lacks: unknown to upb."""
+        """If strict, refuse a number that a closed enum lacks: unknown to upb."""
         value = self.varint(end)
         if self.strict and field.type == FieldDescriptor.TYPE_ENUM and is_closed(field.enum_type):
             number = (value & 0xFFFFFFFF) - ((value & 0x80000000) << 1)
@@ -183,7 +183,7 @@ class _PayloadWalk:
         raise Mismatch(f"has a number of more than 10 bytes at byte {start}")
 
     def length(self, end: int) -> int:
-        """Read a length in bytes, and return where these end."""
+        """Return the end of a length-delimited value."""
         start = self.at
         length = self.varint(end)
         if length > end - self.at:

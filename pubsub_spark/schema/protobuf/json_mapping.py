@@ -133,8 +133,6 @@ FLOAT_LIMIT: Final = 2.0**128 - 2.0**103  # half a step above the largest float:
 
 
 def _of(kind: type) -> _Convert:
-    """Return the form of a JSON value that is the field's value."""
-
     def form(value: Any) -> Any:
         if type(value) is kind:
             return value
@@ -216,8 +214,6 @@ NULL_TYPES: Final = ("google.protobuf.Value", "google.protobuf.NullValue")
 
 
 class _ReaderCompiler:
-    """The compiler of functions from common JSON values to the values of a message's fields."""
-
     def __init__(self) -> None:
         self._messages: dict[str, _Convert] = {}
         self._open: set[str] = set()

@@ -109,7 +109,7 @@ def _compile(text: str) -> bytes:
 
 
 def _error(stderr: str, returncode: int) -> InvalidSchema:
-    """Return the first of protoc's complaints that is about the schema's own text, with its place there."""
+    """Return the first of protoc's complaints about the schema's own text, with its place there."""
     complaint = next(filter(None, map(_COMPLAINT.fullmatch, stderr.splitlines())), None)
     if complaint is None:
         why = f"protoc was ended by signal {-returncode}" if returncode < 0 else " ".join(stderr.split()[-50:])
