@@ -41,7 +41,7 @@ def keep_freed_memory() -> None:
 
 
 def release_when_idle() -> None:
-    """Start a thread that returns freed memory to the system each time the process has been busy and is idle again."""
+    """Start a thread that returns freed memory to the system when the process is idle again."""
     threading.Thread(target=_release_when_idle, name="release-memory", daemon=True).start()
 
 

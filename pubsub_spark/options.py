@@ -251,7 +251,6 @@ class ReadOptions(ServiceOptions):
 
     @property
     def subscription(self) -> str:
-        """The full name of the subscription."""
         assert self.subscription_id is not None, "parse() refuses options without it"
         return names.full(self.subscription_id, self.project, "subscriptions")
 

@@ -42,7 +42,6 @@ class PubSubDataSource(PubSubSink):
         return PubSubBatchReader(*self._reading(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of `spark.readStream`."""
         return PubSubStreamReader(*self._reading(schema))
 
     def _reading(self, schema: StructType) -> tuple[ReadOptions, Any, Rows]:

@@ -50,7 +50,6 @@ class Topic:
 
     @property
     def encoding(self) -> Encoding | None:
-        """The encoding of its messages, or None without a schema."""
         return "JSON" if self.binding.encoding == "JSON" else "BINARY" if self.binding.schema else None
 
 

@@ -31,7 +31,6 @@ class Step:
 
     @property
     def kind(self) -> str:
-        """Topic, Subscription or Schema."""
         return type(self.resource).__name__
 
 
@@ -53,7 +52,6 @@ class Plan:
 
     @property
     def changes(self) -> list[Step]:
-        """The steps that change something."""
         return [step for step in self.steps if step.action != "none"]
 
 

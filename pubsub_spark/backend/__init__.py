@@ -75,8 +75,7 @@ class GcpBackend:
         return self.endpoint or f"pubsub.{self.universe}:443"
 
     def connect(self) -> Connection:
-        """Return a connection on the channel of google-cloud-pubsub's own client: TLS, tokens, client certificates,
-        keepalive.
+        """Return a connection on the channel of google-cloud-pubsub's own client.
 
         Raises ForbiddenError without usable credentials.
         """
@@ -98,7 +97,7 @@ def from_options(options: ServiceOptions) -> Backend:
 
 
 def credentials_json(options: ServiceOptions) -> str | None:
-    """Return the credentials of the options, or None. Raises OptionsError if they cannot be read."""
+    """See `from_options`."""
     if options.credentials_file is not None:
         source, text = f"`credentialsFile` `{options.credentials_file}`", _read(options.credentials_file)
     elif options.credentials is not None:

@@ -94,7 +94,7 @@ class Admin:
         return self._call(collection, f"get_{field}", request, "look at", name)
 
     def listed(self, collection: Collection, project: str, most: int | None = None) -> list[Any]:
-        """Return the resources of a collection in a project (its id): all, or `most` of them. Schemas lack definitions."""
+        """Return the resources of a collection in a project (its id): all, or `most`. Schemas lack definitions."""
         parent = "parent" if collection == "schemas" else "project"
         request: dict[str, Any] = {parent: f"projects/{project}", "page_size": min(_PAGE, most or _PAGE)}
         resources: list[Any] = []
@@ -109,7 +109,6 @@ class Admin:
             request["page_token"] = page.next_page_token
 
     def create(self, collection: Collection, request: Any, name: str) -> Any:
-        """Return the resource as created."""
         method = f"create_{KINDS[collection].field}"
         return self._call(collection, method, request, "create", name, others=_used_by(request))
 
@@ -126,7 +125,7 @@ class Admin:
         self._call(collection, f"delete_{field}", request, "delete", name, seconds=seconds)
 
     def subscriptions_of(self, topic: str) -> list[str]:
-        """Return the full names of the subscriptions of a topic."""
+        """Return the full names of the subscriptions."""
         request = {"topic": topic, "page_size": _PAGE}
         return list(self._call("topics", "list_topic_subscriptions", request, "list the subscriptions of", topic))
 
@@ -193,7 +192,6 @@ class Admin:
         return list(response.received_messages)
 
     def acknowledge(self, subscription: str, ack_ids: Sequence[str]) -> None:
-        """Acknowledge messages."""
         request = {"subscription": subscription, "ack_ids": ack_ids}
         self._call("subscriptions", "acknowledge", request, "acknowledge on", subscription)
 
@@ -222,7 +220,7 @@ class Admin:
         """Raise ForbiddenError unless the caller has a permission on a resource.
 
         verb: the use of the permission, such as "pull from". A service that does not answer is a WARNING. An emulator
-        may not know the call, and has no permissions.
+        has no permissions.
         """
         try:
             granted = self.granted(collection, name, [permission])

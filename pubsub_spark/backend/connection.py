@@ -102,7 +102,6 @@ class Connection:
         return self._streaming_pull(requests, metadata=_headers("subscription", subscription))
 
     def close(self) -> None:
-        """Close the channel and cancel its calls."""
         self._channel.close()
 
     def __enter__(self) -> Self:

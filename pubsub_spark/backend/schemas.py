@@ -50,7 +50,7 @@ def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSche
 
 
 def for_reading(admin: Admin, options: ReadOptions) -> TopicSchema:
-    """Return the schema for `decode=topic`: of `schema`, else that of `topicId`, else that of the subscription's topic."""
+    """Return the schema for `decode=topic`: of `schema`, of `topicId`, or of the subscription's topic."""
     encoding: Encoding = "JSON" if options.schema_encoding == "JSON" else "BINARY"
     if options.schema is not None and options.schema_definition is not None:
         return TopicSchema(encoding, SchemaRevision("schema", _INLINE, options.schema_definition, options.schema))

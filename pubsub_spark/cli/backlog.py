@@ -93,8 +93,8 @@ def backlog(
 def interrupts() -> SimpleQueue[int]:
     """Return a queue that receives the first Ctrl-C or SIGTERM. The second is a KeyboardInterrupt.
 
-    gRPC can swallow a KeyboardInterrupt during a call. It is a queue because a signal handler that sets an Event waits
-    forever if it interrupts a wait for that Event.
+    gRPC can swallow a KeyboardInterrupt during a call. A signal handler that sets an Event waits forever if it
+    interrupts a wait for that Event.
     """
     interrupted: SimpleQueue[int] = SimpleQueue()
 

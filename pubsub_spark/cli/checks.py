@@ -103,7 +103,7 @@ def _of_error(check: str, error: PubSubError) -> Finding:
 
 
 def driver_python() -> Finding:
-    """Return the finding about the Python of this process, which is that of a driver started from this shell."""
+    """Return the finding about this Python, which is that of a driver started from this shell."""
     python = f"{sys.version.split()[0]}, {sys.executable}"
     if sys.version_info < _OLDEST_PYTHON:
         return Finding("driver's Python", "wrong", python, "Use Python 3.11 or newer.")
@@ -175,7 +175,7 @@ def _of_worker(worker: Mapping[str, str], driver_python: str, version: str, reme
 
 
 def spark_source() -> list[Finding]:
-    """Return the findings about the two names of the data source, in a Spark that is started for this."""
+    """Return the findings about the data source's two names in a new Spark."""
     try:
         outcomes = json.loads(_ran([sys.executable, "-c", _SPARK], _SPARK_TIMEOUT_SECONDS).stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
@@ -229,7 +229,7 @@ def credentials(backend: Backend) -> Finding:
 
 
 def clock(backend: Backend) -> Finding:
-    """Return the difference of this machine's clock from the service's, by the `Date` of an HTTP response."""
+    """Return the difference between this machine's clock and the service's, by the `Date` of an HTTP response."""
     import email.utils
     import urllib.error
     import urllib.request
@@ -348,7 +348,7 @@ def staging(read: ReadOptions | None, backend: Backend) -> Finding:
 
 
 def message_out_and_in(admin: Admin, topic: str | None, project: str | None) -> list[Finding]:
-    """Publish and pull a message, and return the findings, with the service's clock by that message.
+    """Return the findings of publishing and pulling a message, and of the service's clock.
 
     It uses resources of its own, which it deletes. topic: to publish to, instead of a temporary one.
     """

@@ -89,7 +89,7 @@ class Service:
 
     @contextmanager
     def connect(self, seconds: float | None = None) -> Iterator[Admin]:
-        """Yield an open connection's calls on resources. seconds: to wait for an endpoint that does not answer."""
+        """Yield the calls on resources. seconds: to wait for an endpoint that does not answer."""
         more = {} if seconds is None else {"connectTimeout": f"{seconds}s"}
         with self._backend(more).connect() as connection:
             yield connection.admin
@@ -116,7 +116,7 @@ class Service:
 
 
 def choices(*words: str) -> dict[str, Any]:
-    """Return the settings of a typer option with these values: its metavar, and the completion of a shell."""
+    """Return the settings of a typer option: its metavar, and the completion of a shell."""
     return {
         "metavar": "|".join(words),
         "autocompletion": lambda incomplete: [word for word in words if word.startswith(incomplete.lower())],
@@ -124,7 +124,7 @@ def choices(*words: str) -> dict[str, Any]:
 
 
 def names_of(collection: Collection, metavar: str = "NAME") -> dict[str, Any]:
-    """Return the settings of a typer parameter that names a resource: its metavar, and the completion of a shell."""
+    """Return the settings of a typer parameter that names a resource: see `choices`."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         logging.disable(logging.CRITICAL)  # it would appear in the shell's line
@@ -204,7 +204,7 @@ def command(
 
 
 def with_declared(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate a command with the declared options of a dataclass: it gets them as keywords, by the names of fields."""
+    """Decorate a command with a dataclass's declared options, which are keywords by the names of its fields."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         defaults = inspect.signature(options).parameters

@@ -44,7 +44,7 @@ class Running(NamedTuple):
 
 
 def start(options: list[list[str]], timeout: float) -> Running:
-    """Start `pubsub-spark emulator` with these options in the background, and return when it is ready.
+    """Start `pubsub-spark emulator` in the background, and return when it is ready.
 
     Ends the command if it is not ready after `timeout` seconds.
     """
@@ -166,7 +166,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 def given_options(context: Any, without: Sequence[str]) -> list[list[str]]:
-    """Return the options of the command line, each as its name and its value. Paths are absolute."""
+    """Return the options of the command line as names and values. Paths are absolute."""
     options: list[list[str]] = []
     for parameter in context.command.params:
         value = context.params.get(parameter.name)

@@ -42,7 +42,7 @@ def is_ready(endpoint: str) -> bool:
 
 
 def pid_at(endpoint: str) -> int | None:
-    """Return the process id that the emulator at an address reports as its own, or None if none answers."""
+    """Return the process id that an emulator reports as its own, or None if none answers."""
     with suppress(ValueError, TypeError, KeyError):
         return int(json.loads(_look(endpoint, "/_emulator/process") or "")["pid"])
     return None

@@ -92,7 +92,6 @@ def group(collection: Collection, columns: Columns) -> App:
 
 
 def print_resource(resource: Any, service: Service) -> None:
-    """Print a resource as the service returned it."""
     fields = as_dict(resource)
     (print_json if service.as_json else print_fields)(fields)
 
@@ -121,8 +120,8 @@ def update_resource(
 ) -> None:
     """Change a resource and print it. End the command if no flag names anything to change.
 
-    message: the resource's type in `google.pubsub_v1`. fields: those that flags set. labels: values of `LABEL_FLAGS`.
-    cleared: fields, and whether a `--clear-...` flag empties them.
+    message: the resource's type. fields: those that flags set. labels: values of `LABEL_FLAGS`. cleared: fields, and
+    whether a `--clear-...` flag empties them.
     """
     full, fields, paths = service.full(name, collection), dict(fields), _paths(fields, cleared)
     with service.connect() as admin:

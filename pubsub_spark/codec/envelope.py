@@ -50,13 +50,12 @@ DATABRICKS = pa.schema(
 
 
 class Received(NamedTuple):
-    """Deliveries: `messages` has the schema MESSAGES, `receipts` RECEIPTS, row by row of the same delivery."""
+    """Deliveries: row by row, `messages` has the schema MESSAGES and `receipts` RECEIPTS."""
 
     messages: pa.RecordBatch
     receipts: pa.RecordBatch
 
     def slice(self, offset: int, length: int | None = None) -> Received:
-        """Return rows `offset` to `offset + length`, without a copy."""
         return Received(self.messages.slice(offset, length), self.receipts.slice(offset, length))
 
 
@@ -94,7 +93,7 @@ def first_deliveries(received: Sequence[Received]) -> list[pa.RecordBatch]:
 
 
 def envelope(messages: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the columns that users see: as MESSAGES, with null where the service sent nothing."""
+    """Return MESSAGES, with null where the service sent nothing."""
     *columns, keys, attempts = messages.columns
     columns.append(_null_where(keys, pc.equal(pc.binary_length(keys), 0)))
     columns.append(_null_where(attempts, pc.equal(attempts, 0)))
@@ -111,7 +110,7 @@ def databricks(messages: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def attribute(messages: pa.RecordBatch, name: str) -> pa.StringArray:
-    """Return the first value of one attribute in each message, or null if the message does not have it."""
+    """Return the first value of one attribute in each message, or null."""
     maps = messages.column("attributes")
     if maps.null_count:
         maps = maps.take(pa.array(np.arange(len(maps))))  # a null may hide entries, but not after `take`

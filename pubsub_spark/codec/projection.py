@@ -1,4 +1,4 @@
-"""The projection of decoded values onto the columns of another schema revision, by field name.
+"""The projection of decoded values onto the columns of another schema revision.
 
 A replayed batch has the reader schema of the run that planned it. Spark expects the columns of the current run.
 """

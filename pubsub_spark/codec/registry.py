@@ -2,8 +2,7 @@
 
 `TopicSchema` is chosen once, on the driver, and travels to the tasks as plain values. A task's `Decoder` groups its
 messages by the revision that each names, and decodes each group with a codec compiled for (that revision, the reader's,
-the encoding). Parsed definitions and compiled codecs are kept for the life of the process. A `Decoder` fetches a
-revision once.
+the encoding). Parsed definitions and compiled codecs are kept for the life of the process.
 """
 
 from __future__ import annotations
@@ -99,7 +98,6 @@ class TopicSchema:
             raise SchemaError(f"The columns do not fit the schema `{self.reader}`: {error}") from None
 
     def struct_type(self) -> StructType:
-        """Return the Spark type of the column `value`."""
         from pubsub_spark.codec.spark_types import struct_type
 
         return struct_type(self.arrow_type())
@@ -137,7 +135,7 @@ class Decoder:
     ) -> Decoded:
         """Decode each message by the revision and encoding in its attributes, else by those of `writer`.
 
-        names: the schemas that the revisions belong to, because the topic's schema may have been replaced meanwhile
+        names: the schemas of the revisions, because the topic's schema may have been replaced meanwhile
         """
         writer = self._writer.reader
         revisions = revisions.fill_null(writer.revision_id)

@@ -27,7 +27,7 @@ _NARROWER: Final[dict[pa.DataType, tuple[pa.DataType, ...]]] = {
 class Unwritable(ValueError):  # noqa: N818 (about a value, not a failure)
     """The index of a value that cannot be written, the reason, and the path from the array to the value.
 
-    On the way up a field puts its name before the path, and the index of a list's item becomes that of the list.
+    On the way up, the path gets names in front, and the index of an item becomes that of the list.
     """
 
     def __init__(self, index: int, reason: str, path: str = "") -> None:

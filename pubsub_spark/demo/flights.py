@@ -76,7 +76,6 @@ def read(rows: int | None = None) -> pa.Table:
 
 
 def save(table: pa.Table, path: Path) -> None:
-    """Write the flights for Spark to read."""
     pyarrow.parquet.write_table(table, path, row_group_size=25_000)
 
 

@@ -48,7 +48,7 @@ def pivot(departures: pa.Table, column: str) -> tuple[list[int], list[str], dict
 
 
 def print_departures(console: Console, departures: pa.Table) -> None:
-    """Print two tables, departures and mean delays, with a row for each hour and a column for each carrier."""
+    """Print two tables, departures and mean delays, by hour and carrier."""
     for column, title, style in (
         ("departures", "Departures by scheduled hour and carrier", _plain),
         ("mean_delay", "Mean departure delay in minutes", _heat),
@@ -74,7 +74,7 @@ def _heat(value: float | None) -> Text:
 
 
 def print_proof(console: Console, source: Mapping[str, int], result: Mapping[str, int]) -> bool:
-    """Print the totals of both sides next to each other. Returns whether all are equal."""
+    """Print the totals of both sides. Returns whether all are equal."""
     console.print("Is everything there?", style="italic")
     table = Table(box=None, pad_edge=False)
     table.add_column("")

@@ -45,7 +45,6 @@ class PubSub:
 
     @property
     def options(self) -> dict[str, str]:
-        """The options that reading and writing share."""
         return {"backend": "emulator", "endpoint": self.endpoint, "projectId": _PROJECT}
 
     @property

@@ -45,23 +45,19 @@ class MapEntries(NamedTuple):
 
     @classmethod
     def of(cls, maps: pa.MapArray) -> MapEntries:
-        """Return the entries of maps without nulls among them."""
         offsets = maps.offsets.to_numpy().astype(np.int64)
         first, length = int(offsets[0]), int(offsets[-1] - offsets[0])
         return cls(maps.keys.slice(first, length), maps.items.slice(first, length), offsets - first)
 
     def where(self, kept: Mask) -> MapEntries:
-        """Return the entries that the mask keeps."""
         offsets = np.concatenate([[0], np.cumsum(kept)])[self.offsets]
         return MapEntries(self.keys.filter(pa.array(kept)), self.values.filter(pa.array(kept)), offsets)
 
     @property
     def counts(self) -> Ints:
-        """The number of entries of each row."""
         return np.diff(self.offsets)
 
     def row_of(self, entry: int) -> int:
-        """Return the row of an entry."""
         return int(np.searchsorted(self.offsets, entry, side="right")) - 1
 
 

@@ -4,8 +4,7 @@ A request carries messages of one topic and, if they have an ordering key, of on
 bytes.
 
 Messages with ordering keys are sorted by key, stably, so that the messages of a key stay in the order of the rows.
-Their requests are yielded in turn: the first request of every key, then the second of every key, so that a key waits
-for no other.
+Their requests are yielded in turn: the first of every key, then the second, so that a key waits for no other.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class _Mapper:
     def _payload(
         self, ordering_key: int | None, topic: int | None, attribute_columns: set[int]
     ) -> tuple[Literal["data", "value", "row"], tuple[int, ...]]:
-        """The arguments are the columns of other fields of the message."""
+        """Return the column of a field of the payload and the path within it. A missing field is a problem."""
         names, data, value = self._names, self._data, self._value
         if data is not None and value is not None:
             self.problems.append(f"`{names[data]}` and `{names[value]}` are both a message. Drop one")

@@ -1,8 +1,8 @@
 """Rows as JSON objects, by the conventions of Spark's `to_json`, column by column.
 
 Null fields are left out, null elements and map values are written. Binary is base64. A timestamp is ISO 8601 with
-milliseconds and the session's zone, `2026-01-31T12:00:00.000Z`. NaN and the infinities are strings. Very large and very
-small doubles are `1e+20`, not `1.0E20` as in Java. A date or time outside the years 1 to 9999 has no such text.
+milliseconds and the session's zone, `2026-01-31T12:00:00.000Z`. NaN and the infinities are strings. A double is
+`1e+20`, not `1.0E20` as in Java. A date or time outside the years 1 to 9999 has no such text.
 """
 
 from __future__ import annotations

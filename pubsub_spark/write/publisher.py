@@ -6,8 +6,8 @@ thread adds requests. gRPC's thread handles responses, and then sends the next r
 The promise: `finish` returns only when the service has assigned a message id to every message that was sent. A call
 whose response was lost is sent again, so a message may be published twice (at-least-once delivery).
 
-A task always ends. Each call has a deadline. After the first request that fails for good, the queued requests of other
-ordering keys have `publishTimeout` to be published. An exception on another thread ends the task.
+Each call has a deadline. After the first request that fails for good, the queued requests of other ordering keys have
+`publishTimeout` to be published. An exception on another thread ends the task.
 """
 
 from __future__ import annotations

@@ -61,11 +61,9 @@ class RequestQueue:
 
     @property
     def has_outstanding(self) -> bool:
-        """Whether a request is still to be sent or answered."""
         return bool(self._sendable or self._in_flight or self._awaiting_retry)
 
     def add(self, request: EncodedRequest) -> None:
-        """Queue a request. `take_sendable` returns it when its turn comes."""
         self.outstanding_bytes += memory_bytes(request)
         if request.ordering_key:
             key = (request.topic, request.ordering_key)

@@ -4,8 +4,7 @@ A message is the concatenation of its row's bytes in all buffers. A `ByteColumn`
 only some rows may have: a tag, a digit of a varint, a double. Adjacent byte columns become one array (`_side_by_side`),
 so a row of twenty numbers is written in one go. Bytes and strings are buffers without null items.
 
-`present` marks the rows that have the value at all (None: every row). The others lack the struct or the union's branch
-that the value is inside.
+`present` marks the rows that have the value's struct or union branch (None: every row).
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@
 determines the bytes to read, the reader's the values to build. A message that is not plainly right falls back (see
 `cursors`), and `decode` finds the reason.
 
-Names and branches are matched by the rules of `compatibility`. The specification leaves other rules open. A timestamp
-keeps its instant if the reader counts in another unit (Java keeps the number, and the instant is off by a thousand).
-Decimals of another scale do not resolve.
+Names and branches are matched by the rules of `compatibility`. A timestamp keeps its instant if the reader counts in
+another unit (Java keeps the number). Decimals of another scale do not resolve.
 
 `path` leads to the values of a function, innermost step first, with `{}` for each array or map.
 """
@@ -61,7 +60,7 @@ class ColumnReader(NamedTuple):
     padding: int
 
     def decode(self, data: pa.BinaryArray) -> tuple[pa.Array, Batch]:
-        """Return the column of the reader's type, and the batch. Values of messages that fell back are meaningless."""
+        """Return the column, and the batch. Values of messages that fell back are meaningless."""
         batch = Batch(data.buffers()[2], offsets_of(data), self.padding)
         cursors = batch.cursors
         column = self.read(cursors)

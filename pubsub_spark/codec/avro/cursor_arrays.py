@@ -21,8 +21,7 @@ Read = Callable[[Cursors], pa.Array]
 def segments(cursors: Cursors, length: Longs) -> pa.BinaryArray:
     """Return the next `length` bytes of each cursor, which must be there.
 
-    All segments and the gaps between them are one array over the batch's bytes, of which Arrow takes every other item.
-    That is ten times faster than gathering bytes by index.
+    Arrow takes every other item of an array of segments and gaps, ten times faster than bytes by index.
     """
     count = len(cursors)
     edges = np.empty(2 * count + 1, np.int64)

@@ -35,7 +35,7 @@ def parse(text: str) -> pa.StructType:
 
 
 def scalar(name: str) -> pa.DataType | None:
-    """Return the type of that name, or None if it is not a scalar type. Raises ValueError if a decimal is too long."""
+    """Return the type, or None if it is not a scalar type. Raises ValueError if a decimal is too long."""
     if (match := _DECIMAL.fullmatch(name)) is None:
         return SCALARS.get(name)
     precision, scale = int(match[1] or 10), int(match[2] or 0)

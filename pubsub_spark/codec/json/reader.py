@@ -129,7 +129,7 @@ class JsonReader(NamedTuple):
             yield from self._by_python(rows, values, [some[row] for row in parsed])
 
     def by_arrow(self, texts: pa.BinaryArray) -> pa.Array:
-        """Return the column of messages that Arrow can read and that all have the common form."""
+        """Return the column of messages that all have the common form, as Arrow reads it."""
         assert self.plan
         require(pc.min(pc.binary_length(texts)).as_py() >= len("{}"))
         offsets = offsets_of(texts)
@@ -214,8 +214,7 @@ def objects(
 ) -> Plan:
     """Return the plan of objects. `build` makes the array of the objects that are present from their fields' arrays.
 
-    fields: each with the names it may have, of which Arrow reads only the first. size: the number of names in each
-    object
+    fields: each with the names it may have. Arrow reads only the first. size: the number of names in each object
     """
     types = [plan.json_type for _, plan in fields]
     json_type = None

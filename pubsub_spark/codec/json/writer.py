@@ -101,7 +101,7 @@ def lists(values: pa.Array, write: Write) -> pa.StringArray:
 
 
 def maps(values: pa.Array, write_key: Write, write: Write) -> pa.StringArray:
-    """Return the texts of maps, or of lists of structs of a key and a value. A value without a text is null."""
+    """Return the texts of maps, or of lists of entries. A value without a text is null."""
     entries = values.values if pa.types.is_list(values.type) else None
     keys, items = (values.keys, values.items) if entries is None else (entries.field(0), entries.field(1))
 

@@ -1,9 +1,9 @@
 """The columns of decoded messages: the arrays of ptars, in the form that Spark has by the column tree.
 
 Unsigned integers become signed, enum numbers names, seconds and nanoseconds microseconds, messages of any shape JSON
-text. An absent field gets its default. Buffers are shared wherever the bytes are the same. The same values can be read
-from message objects, many times slower: for field numbers that are too high for ptars, and to find the reason why a
-message has no place in the columns.
+text. An absent field gets its default. Buffers are shared wherever the bytes are the same. Message objects are many
+times slower. They are for field numbers that are too high for ptars, and to find why a message has no place in the
+columns.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _without_nulls(array: pa.Array) -> pa.Array:
 
 
 def object_values(value: Any, node: Node, path: str) -> Any:
-    """Return the value that ptars would read from a message object or a field's value, as `pa.array` accepts it."""
+    """Return the value that ptars would read from a message object or a field's value, for `pa.array`."""
     match node:
         case Scalar("string") if isinstance(value, bytes):  # of proto2
             raise UnreadableMessage(f"Field `{path}` is not valid UTF-8")

@@ -55,13 +55,13 @@ class Enum:
     closed: bool
 
     def name_of(self, number: int) -> str:
-        """Return the name of `number`. If an open enum does not declare it, return the name that Java and Spark use."""
+        """Return the name of `number`. An open enum names undeclared numbers as Java and Spark do."""
         return self.names.get(number, f"UNKNOWN_ENUM_VALUE_{self.name}_{number}")
 
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """A Timestamp or Duration (`name`): a message with the fields `seconds` and `nanos`, here with their numbers."""
+    """A Timestamp or Duration (`name`), with the numbers of its fields `seconds` and `nanos`."""
 
     name: str
     seconds: int
@@ -92,7 +92,7 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A message. A message with `unmapped`, paths of required fields without a column, cannot be written."""
+    """A message. If it has `unmapped`, paths of required fields without a column, it cannot be written."""
 
     name: str
     columns: tuple[Column, ...]
@@ -106,8 +106,8 @@ Node = Scalar | Enum | Time | Json | Array | Map | Struct
 class Column:
     """A field that becomes a column.
 
-    presence: a payload distinguishes an absent field from zero. An absent field is then `default` if the schema
-    declares one, else null. Without presence it is the type's zero
+    presence: an absent field differs from zero. It is then `default` if the schema declares one, else null. Without
+    presence it is the type's zero
     oneof: the name of a group of fields with at most one set
     """
 

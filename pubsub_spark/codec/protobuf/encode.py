@@ -52,7 +52,7 @@ class ProtobufEncoder:
         self._write_json = compile_writer(definition) if encoding == "JSON" else None
 
     def encode(self, rows: pa.StructArray) -> pa.BinaryArray:
-        """Return one payload per row. Raises RowError with the row and the column of a value that does not fit."""
+        """Return one payload per row. Raises RowError for a value that does not fit."""
         if rows.null_count:
             raise RowError(_first_true(pc.is_null(rows)), "the row is null, and a message cannot be")
         try:

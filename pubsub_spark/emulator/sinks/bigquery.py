@@ -36,7 +36,7 @@ class BigQuery:
         self._table.columns()
 
     def write(self, batch: OpenBatch, subscription: str, schema: TopicSchema | None) -> Sequence[int]:
-        """Insert a row for each message. Return the indexes of the messages that are not a row of the table."""
+        """Insert a row for each message: see `Destination.write`."""
         read = bigquery_rows.reader(self._config, self._table.columns(), schema)
         rows: list[Row] = []
         places: list[int] = []

@@ -34,7 +34,6 @@ class OpenBatch:
 
     @property
     def room(self) -> tuple[int, int]:
-        """The messages and the bytes that still fit."""
         messages, size = self._limits.messages or UNLIMITED, self._limits.bytes or UNLIMITED
         return messages - len(self.leases), size - self._bytes
 
@@ -47,6 +46,5 @@ class OpenBatch:
             self._bytes += len(lease.message.frame)
 
     def is_due(self, now: float) -> bool:
-        """Return whether the batch is to be written now."""
         messages, size = self.room
         return bool(self.leases) and (now >= self.ends or messages <= 0 or size <= 0)

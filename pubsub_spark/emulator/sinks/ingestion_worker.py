@@ -40,7 +40,7 @@ class IngestionWorkers:
         self._workers: dict[str, IngestionWorker] = {}
 
     def follow(self, events: Sequence[Event]) -> None:
-        """Start and stop workers for created, changed and deleted topics: a listener of the engine."""
+        """See `ExportWorkers.follow`."""
         for event in events:
             if isinstance(event, Cleared):
                 for name in list(self._workers):

@@ -52,7 +52,6 @@ Encode = Callable[[Sequence[Message], str, TopicSchema | None], Encoded]
 
 
 def object_name(config: Any, opened: float, unique: str) -> str:
-    """Return the name of an object that was opened at a time."""
     moment = datetime.fromtimestamp(opened, UTC)
     form = config.filename_datetime_format or DEFAULT_DATETIME
     shown = _ELEMENT.sub(lambda match: moment.strftime(_ELEMENTS[match[0]]), form)

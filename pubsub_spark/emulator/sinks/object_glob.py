@@ -24,7 +24,6 @@ class Glob:
         self._pieces = _compiled(glob or "**")
 
     def matches(self, name: str) -> bool:
-        """Return whether the whole name matches."""
         return len(name) in _ends(self._pieces, name, {0})
 
 

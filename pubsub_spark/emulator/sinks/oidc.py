@@ -37,7 +37,7 @@ class Signer:
         self._signer = crypt.RSASigner(self._key, self.key_id)
 
     def token(self, service_account: str, audience: str, now: float) -> str:
-        """Return a signed JWT for a request that comes from `service_account` and is meant for `audience`."""
+        """Return a signed JWT for a request from `service_account` to `audience`."""
         subject = _subject(service_account)
         claims = {
             "aud": audience,

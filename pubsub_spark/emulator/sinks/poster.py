@@ -49,7 +49,6 @@ class Poster:
         return int(response.status) if whole else 0
 
     def close(self) -> None:
-        """Close the connections. Those in use end with their request."""
         self._pool.close()
 
 

@@ -68,7 +68,6 @@ class PushMessage:
 
     @classmethod
     def of(cls, message: Message, attempt: int) -> Self:
-        """Return the push of a leased message."""
         return cls(message.id, message.published, message.data, message.attributes, message.key, attempt)
 
 
@@ -163,14 +162,14 @@ class Window:
         self.outstanding += 1
 
     def succeeded(self) -> None:
-        """Allow one more concurrent request and end the pause, because a message was acknowledged."""
+        """Allow one more concurrent request and end the pause."""
         self.outstanding -= 1
         self.size = min(self.size + 1, LARGEST_WINDOW_REQUESTS)
         self._pause = 0.0
         self.resumes_at = 0.0
 
     def failed(self, now: float, *, pauses: bool) -> None:
-        """Halve the concurrent requests because a message was refused. With `pauses`, also start none for a while."""
+        """Halve the concurrent requests. With `pauses`, also start none for a while."""
         self.outstanding -= 1
         self.size = max(self.size // 2, 1)
         # Requests in flight that fail together are one failure: the pause grows once it is over.

@@ -52,7 +52,7 @@ def endpoint_of(config: Any) -> Endpoint | None:
 
 
 def one_signer() -> Callable[[], Signer]:
-    """Return a function that returns the signer of tokens, made when it is first asked for. Its key takes time."""
+    """Return a function that makes the signer of tokens when it is first asked for. Its key takes time."""
     lock = threading.Lock()
 
     @cache
@@ -91,7 +91,6 @@ class PushWorkers:
                 self._push_workers[subscription] = Pusher(self._engine, target, endpoint, self._signer)
 
     def follow(self, events: Sequence[Event]) -> None:
-        """See `ExportWorkers.follow`."""
         for event in events:
             if type(event) not in _FOLLOWED:
                 continue
@@ -134,7 +133,6 @@ class Pusher:
         self._start(self._run)
 
     def stop(self) -> None:
-        """Take no more messages."""
         self._stopped = True
         self._consumer.closed = True
         self.wake()

@@ -76,7 +76,7 @@ class Batch:
 class Cursors:
     """Places in messages: `at` is where the next read begins, `end` where the message ends, `row` its number.
 
-    `outer` are the cursors that these were made of, by their indices. `step` is the path's step from there (`[3]`).
+    `outer` are the indices of the cursors that these were made of. `step` is the path's step from there (`[3]`).
     """
 
     __slots__ = ("at", "batch", "end", "outer", "row", "step")
@@ -196,21 +196,18 @@ class Cursors:
             values[wrong] = 0
 
     def booleans(self) -> Bits:
-        """Return the next booleans."""
         byte = self.batch.bytes[self.at]
         self.at = self.at + 1
         self.fall_back((self.at > self.end) | (byte > 1))
         return np.asarray(byte == 1)
 
     def floats(self) -> npt.NDArray[np.float32]:
-        """Return the next floats."""
         word = self.batch.halves[self.at]
         self.at = self.at + 4
         self.fall_back(self.at > self.end)
         return word.view(np.float32)
 
     def doubles(self) -> npt.NDArray[np.float64]:
-        """Return the next doubles."""
         word = self.batch.words[self.at]
         self.at = self.at + 8
         self.fall_back(self.at > self.end)

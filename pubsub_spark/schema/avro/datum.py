@@ -33,7 +33,6 @@ class DatumSerializer:
         return read["value"]
 
     def write(self, datum: Any) -> bytes:
-        """Return the message of a datum."""
         data = BytesIO()
         fastavro.schemaless_writer(data, self._schema, {"value": datum})
         return data.getvalue()

@@ -24,11 +24,9 @@ class AvroDefinition:
 
     @cached_property
     def datum(self) -> datum.DatumSerializer:
-        """The reader and writer of one message's datum."""
         return datum.DatumSerializer(self.root)
 
     def fastavro_schema(self, logical: bool = True, is_reader: bool = False) -> Any:
-        """See `datum.fastavro_schema`."""
         return datum.fastavro_schema(self.text, self.root, logical, is_reader)
 
     def read_json(self, data: bytes) -> Any:

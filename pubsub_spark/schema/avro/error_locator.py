@@ -37,7 +37,7 @@ def check(root: Node, data: bytes) -> None:
 
 
 def end(node: Node, data: Data) -> int:
-    """Return the offset where the value that `data` begins with ends. Raises Mismatch if there is no such value."""
+    """Return where the value that `data` begins with ends. Raises Mismatch if there is no such value."""
     try:
         return _CHECKS[node.kind](node, data, 0, _Budget())
     except RecursionError:

@@ -3,9 +3,9 @@
 A datum is a value as `fastavro` reads and writes it: dict, list, str, bytes, int, float, bool, None. A union's value is
 the pair (the name of its branch, {"value": datum}), see `datum`. Logical types do not show.
 
-In a message a union's value is tagged with its branch, `{"string": "x"}`, null is plain, and each field of a record
-must be there, no other may. NaN and the infinities are the strings "NaN", "Infinity" and "-Infinity", as Java's Avro
-writes them. Bytes are strings of the characters U+0000 to U+00FF.
+In a message a union's value is tagged with its branch, `{"string": "x"}`, null is plain, and a record has exactly its
+fields. NaN and the infinities are the strings "NaN", "Infinity" and "-Infinity", as Java's Avro writes them. Bytes are
+strings of the characters U+0000 to U+00FF.
 
 In a default a union's value is plain, and a missing field has its own default. The default of a union belongs to the
 first branch that it fits (specification 1.12). The default of a float or double is a number: "NaN" for `["double",

@@ -1,8 +1,8 @@
 """Avro schema text as a tree of nodes.
 
-`parse` follows the Avro specification the way Java's parser does: a name is defined once and before it is used, a
-default must fit its field, and a logical type that does not fit its underlying type is ignored. As in Java, names may
-have letters and digits of any script, namespaces any printable characters, and a null namespace is the enclosing one.
+`parse` follows the specification as Java's parser does: a name is defined once and before it is used, a default must
+fit its field, and a logical type that does not fit is ignored. As in Java, names may have letters and digits of any
+script, namespaces any printable characters, and a null namespace is the enclosing one.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ _Properties = dict[str, str]
 def find_edit(old: FileDescriptorProto, new: FileDescriptorProto, old_root: str, new_root: str) -> str | None:
     """Return an error message about the first forbidden change in `new`, or None.
 
-    old_root, new_root: the names of the schemas' root messages, without a package. They need not be in these files. The
-    root message may be renamed, since that edits no field.
+    old_root, new_root: the names of the schemas' root messages, without a package. They need not be in these files, and
+    may differ.
     """
     if (old.syntax or "proto2") != (new.syntax or "proto2"):
         return f"The syntax changes from {old.syntax or 'proto2'} to {new.syntax or 'proto2'}"

@@ -71,7 +71,6 @@ class ProtobufDefinition:
 
     @property
     def message(self) -> Descriptor:
-        """The descriptor of the schema's one message."""
         return self.message_class.DESCRIPTOR
 
     @cached_property
@@ -86,7 +85,6 @@ class ProtobufDefinition:
 
     @cached_property
     def json_reader(self) -> JsonReader:
-        """The reader of JSON messages, compiled when first used."""
         return JsonReader(self.message_class, self.json_class)
 
     def read(self, data: bytes, encoding: Encoding) -> Message:
@@ -132,7 +130,7 @@ class ProtobufDefinition:
 
 
 def parse(text: str) -> ProtobufDefinition:
-    """Return the parsed revision. Raises InvalidSchema unless it is a `.proto` text or compiled, of one message."""
+    """Return the parsed revision of a `.proto` text or a compiled schema. Raises InvalidSchema."""
     return ProtobufDefinition(text)
 
 

@@ -1,7 +1,7 @@
 """The proto3 JSON mapping: JSON text to messages, as protobuf's own `json_format` reads it.
 
-Strict as the mapping is by default: a name that the message does not have, a repeated name, or a value of the wrong
-type is an error. Both spellings of a field's name (`lowerCamel` and the original) are read.
+An unknown name, a repeated name, or a value of the wrong type is an error. Both spellings of a field's name
+(`lowerCamel` and the original) are read.
 
 `JsonReader` is compiled once per schema, for the common form of each field. `json_format` reads or refuses a message
 with any other form. This module is for one message, `codec.protobuf` for many.
@@ -47,7 +47,7 @@ _MAX_NESTING_LEVELS: Final = 100  # json_format's limit on messages within messa
 
 
 def read(data: bytes, message: Any) -> None:
-    """Fill `message` from the JSON text in `data`. Raises InvalidMessage if it does not fit."""
+    """Fill `message` from a JSON text. Raises InvalidMessage if it does not fit."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -90,7 +90,7 @@ class JsonReader:
         self._recursive = compiler.recursive
 
     def read(self, data: bytes) -> Message:
-        """Return the message in the JSON text `data`. Raises InvalidMessage if it is not one."""
+        """Return the message in a JSON text. Raises InvalidMessage."""
         try:
             text = data.decode()
             if not self._recursive or text.count("{") <= _MAX_NESTING_LEVELS:
