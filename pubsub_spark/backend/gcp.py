@@ -32,7 +32,7 @@ def open_channel(
     """Return a channel to Pub/Sub and its address. Raises ForbiddenError without usable credentials.
 
     credentials_json: None for the Application Default Credentials. endpoint: `host:port`, or None for the universe's.
-    timeout: seconds, for the metadata server or a token server.
+    timeout: seconds until a metadata server or a token server must answer.
     """
     address = endpoint or f"pubsub.{universe}:443"
 
@@ -78,7 +78,7 @@ class Tokens:
     """The tokens of a channel's calls, as a plugin of gRPC.
 
     A call without a token is UNAVAILABLE, with the text of `no_token`. The first of several in a row is a WARNING.
-    timeout: seconds, for a token server.
+    timeout: seconds until a token server must answer.
     """
 
     def __init__(self, credentials: Any, address: str, timeout: float) -> None:

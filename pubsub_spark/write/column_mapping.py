@@ -168,7 +168,7 @@ class _Mapper:
         return self._ordering_key, ()
 
     def _ordering_field(self, field: tuple[str, ...]) -> tuple[int | None, tuple[str, ...]]:
-        """Return the column of a field of the payload and the path within it, and add a problem if there is none."""
+        """Return the column of a field of the payload and the path within it. A missing field is a problem."""
         in_row = self._value is None
         position, path = (self._find(field[0]), field[1:]) if in_row else (self._value, field)
         kind: spark.DataType | None = None if position is None else self._fields[position].dataType
@@ -197,7 +197,7 @@ class _Mapper:
     def _payload(
         self, ordering_key: int | None, topic: int | None, attribute_columns: set[int]
     ) -> tuple[Literal["data", "value", "row"], tuple[int, ...]]:
-        """Return the column of a field of the payload and the path within it. A missing field is a problem."""
+        """The arguments are the columns of other fields of the message."""
         names, data, value = self._names, self._data, self._value
         if data is not None and value is not None:
             self.problems.append(f"`{names[data]}` and `{names[value]}` are both a message. Drop one")

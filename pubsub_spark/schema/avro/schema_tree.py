@@ -126,7 +126,7 @@ def weight(node: Node, known: dict[Record, int] | None = None) -> int:
 
 
 def without_logical(node: Node, known: dict[Record, Record] | None = None) -> Node:
-    """Return the schema without logical types, for the bytes of values."""
+    """Return the schema without logical types."""
     known = {} if known is None else known
     match node:
         case Primitive(kind):
