@@ -1,7 +1,6 @@
 """The declaration of every option of reading and writing.
 
-`parse` finds every problem before it raises, and refuses unknown names: a misspelt option that is silently ignored
-costs the operator a night.
+`parse` finds every problem before it raises, and refuses unknown names.
 
 Pure: the environment is an argument. Runs on the driver. The parsed object is pickled to the executors, so everything
 in it is a plain value and secrets are kept out of its `repr`.

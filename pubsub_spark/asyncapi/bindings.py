@@ -1,7 +1,7 @@
 """The googlepubsub bindings of AsyncAPI: their properties, by version.
 
-The rules are JSON Schemas of our own, checked by jsonschema. Names that begin with `x-` are extensions and ignored.
-Sources: https://github.com/asyncapi/bindings/tree/master/googlepubsub (0.2.0), and its version 0.1.0.
+The rules are JSON Schemas of our own. Names that begin with `x-` are extensions and ignored. Sources:
+https://github.com/asyncapi/bindings/tree/master/googlepubsub (0.2.0), and its version 0.1.0.
 """
 
 from __future__ import annotations

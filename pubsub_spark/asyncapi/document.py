@@ -2,7 +2,7 @@
 
 YAML is read by PyYAML. JSON is YAML, and types that JSON lacks, such as dates, are text. A `$ref` is followed inside
 the document and into other files, never to the network. A circle of references is an error. A file ending in `.proto`
-is one text. Every complaint about a document has a position, and one AsyncApiError has all of them.
+is one text. One AsyncApiError has all complaints.
 """
 
 from __future__ import annotations

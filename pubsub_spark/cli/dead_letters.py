@@ -1,7 +1,7 @@
 """`pubsub-spark dead-letters`: show the messages of a dead-letter topic, and publish them to their original topics.
 
-A dead letter has attributes that Pub/Sub's dead-letter policy or the connector's `deadLetterTopic` added. `_Letter` is
-the message without them. SUBSCRIPTION is a subscription of the dead-letter topic.
+A dead letter has attributes that Pub/Sub's dead-letter policy or the connector's `deadLetterTopic` added. SUBSCRIPTION
+is a subscription of the dead-letter topic.
 
 Every message that a command pulls is leased until the command ends, so that none is delivered twice. A message is
 acknowledged only after Pub/Sub has accepted its copy: a command that is killed loses nothing, and its last requests may

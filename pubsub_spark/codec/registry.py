@@ -1,8 +1,8 @@
 """The registry of codecs: the decoders and encoders of a task, by schema revision and encoding.
 
 `TopicSchema` is chosen once, on the driver, and travels to the tasks as plain values. A task's `Decoder` groups its
-messages by the revision that each names, and decodes each group with a codec compiled for (that revision, the reader's,
-the encoding). Parsed definitions and compiled codecs are kept for the life of the process.
+messages by revision, and decodes each group with a codec compiled for (that revision, the reader's, the encoding).
+Parsed definitions and compiled codecs are kept for the life of the process.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 Pub/Sub asks three questions of a schema: does its text parse (`schema_types.parse`), does a message fit
 (`Definition.validate`, at Publish and ValidateMessage), may a new revision follow an old one
-(`schema_types.check_compatible`, at CommitSchema). They are answered by `schema.avro` and `schema.protobuf`, which
-import this module. It imports neither. Pure. An error is one sentence about the text or the message. The caller adds
-whose it is.
+(`schema_types.check_compatible`, at CommitSchema). `schema.avro` and `schema.protobuf` answer them. An error is one
+sentence about the text or the message. The caller adds whose it is.
 """
 
 from __future__ import annotations

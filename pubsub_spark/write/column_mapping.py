@@ -9,8 +9,8 @@ The payload of a message (with `encode=topic` there is no first case):
     else a column `value`, a struct   encoded: by the topic's schema, or as JSON where the topic has none
     else                              the whole row, encoded in the same way
 
-A row is encoded without the columns that become other fields of the message: `attributes`, `ordering_key`, and `topic`
-if no option names the topic. If the topic's schema has a field of such a name, the column is both.
+A row is encoded without the columns `attributes`, `ordering_key`, and `topic` if no option names the topic. If the
+topic's schema has a field of such a name, the column is both.
 
 With `columns=databricks` the payload is `payload` and `attributes` is a JSON object. Without it, columns that are named
 as in Databricks' source or in Kafka's are refused: they would become fields of a JSON object by mistake.
@@ -75,11 +75,7 @@ class ColumnMapping:
         return mapping
 
     def for_schema(self, fields: Iterable[str]) -> ColumnMapping:
-        """Return the mapping for a topic schema with these fields.
-
-        A column that becomes an attribute or the ordering key is also part of the payload if the schema has a field of
-        its name.
-        """
+        """Return the mapping for a topic schema with these fields."""
         if self.payload_kind != "row":
             return self
         known = {field.lower() for field in fields}

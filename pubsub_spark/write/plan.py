@@ -1,7 +1,7 @@
 """The plan of a write: made on the driver, pickled to the tasks.
 
-Every problem with the columns is found here, before any task runs. The service is asked for the topic and its schema
-only if rows are encoded, because a publisher need not be allowed to get the topic.
+The service is asked for the topic and its schema only if rows are encoded, because a publisher need not be allowed to
+get the topic.
 
 Spark makes a stream's writer twice a micro-batch, in two Python processes on the driver. So a process caches a stream's
 schema, for ten seconds only: Spark uses the process again for the next query, when the topic may have another schema. A

@@ -1,8 +1,8 @@
 """JSON objects to values of declared columns.
 
 A missing or null field is null, and a field without a column is left out, as by Spark's `from_json`. Unlike there, a
-value of another type makes the whole payload undecodable, and the reason names its path. A string column accepts any
-value, as JSON text. A timestamp is ISO 8601, in UTC if it has no zone. Binary is base64.
+value of another type makes the whole payload undecodable. A string column accepts any value, as JSON text. A timestamp
+is ISO 8601, in UTC if it has no zone. Binary is base64.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The Protobuf encoder: rows to payloads. Columns are checked once per schema, and batches become bytes in Rust.
 
-Compiling compares the column tree with the type of the rows: every column must fit its field, every required field must
-have a column. Encoding converts each array to its type in `ptars_schema` (names to numbers, microseconds to seconds and
-nanos, signed to unsigned). A null is an absent field, and so is a missing column.
+Every column must fit its field, every required field must have a column. Encoding converts each array to its type in
+`ptars_schema` (names to numbers, microseconds to seconds and nanos, signed to unsigned). A null is an absent field, and
+so is a missing column.
 """
 
 from __future__ import annotations

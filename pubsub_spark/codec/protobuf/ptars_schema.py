@@ -1,7 +1,6 @@
 """The schema made for `ptars`: derived from the column tree, with the same wire format and no type of special meaning.
 
-`ptars` treats some types in its own way. Timestamp and the wrappers become values, an enum's number becomes text, maps
-keep duplicates, messages that contain themselves become bytes. So it gets a schema made for it instead of the topic's:
+`ptars` treats some types in its own way. So it gets a schema made for it instead of the topic's:
 
     enum            int32                         Timestamp, Duration   a message of two integers
     map<k, v>       repeated message {k=1, v=2}   Struct, Value, ...    bytes (a message is also length-delimited)

@@ -1,7 +1,5 @@
 """The objects that Cloud Storage subscriptions write: their names, and text or Avro in them. Pure.
 
-As Google documents them:
-
 name   prefix, datetime, `_` (or the delimiter at the end of the datetime's format), id and suffix
 text   the data of each message and a newline
 Avro   a file of records with `data`, or with the fields of the topic's Avro schema. With metadata also subscription,

@@ -2,8 +2,8 @@
 
 `Cursors` are places in messages (or in items of messages). One rule keeps this exact: a cursor either reads a value
 that is plainly right by the specification, or its message *falls back*, and the caller checks it alone. `error_locator`
-finds why a message is malformed. The reason why a right message has no value (a symbol that the reader lacks) is kept
-in `Batch.reasons`, with the path.
+finds why a message is malformed. `Batch.reasons` has the reason why a right message has no value (a symbol that the
+reader lacks).
 
 The cursors of a message that fell back are inactive. They are in zeros behind the data, where every read returns zero,
 so the common path needs no further branch for them. The padding must be as long as all that an inactive cursor may

@@ -4,9 +4,8 @@ A definition is compiled into a pool of its own, so two revisions of one message
 are called through their class (`type(message).ByteSize(message)`): on a message, a field hides the method of its name.
 
 Pub/Sub requires exactly one top-level message, of proto2 or proto3, and documents that imports are not supported. Here
-the well-known types may be imported (`protoc.WELL_KNOWN`). Whether the service accepts such a schema is the emulator's
-business. A compiled schema (`schema.compiled_protobuf`) has any number of files and messages, and names its root
-message.
+the well-known types may be imported (`protoc.WELL_KNOWN`). A compiled schema (`schema.compiled_protobuf`) has any
+number of files and messages, and names its root message.
 
 `validate` also refuses a field that the schema does not have. A decoder skips it, but the revisions that a topic pins
 decide which fields may be published.

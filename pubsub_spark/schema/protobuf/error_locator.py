@@ -3,7 +3,7 @@
 upb (protobuf's C core) decides whether bytes are a message, but does not report where the error is. This module walks
 over the bytes that upb refuses, in Python. The walk keeps upb's rules (a tag of 32 bits, matching groups, 100 levels,
 UTF-8 in proto3 strings), so it finds an error in every payload that upb refuses. It also names the first field that the
-schema does not have, which `validate` refuses and a decoder skips.
+schema does not have.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 `json_format` calls methods on messages, and a field hides the method of its name (`HasField`, `DESCRIPTOR`). It knows
 the well-known types by their names alone, and a schema can have another type of such a name. Both have other names in
 this pool. A message is the same bytes and the same JSON text in both pools.
-
-In JSON an `Any` is of a type of this pool: one of the schema, or a well-known one.
 """
 
 from __future__ import annotations
