@@ -60,5 +60,5 @@ def _release_when_idle() -> None:
 
 @lru_cache(maxsize=1)
 def freeze_imports() -> None:
-    """Exempt all objects from garbage collection. Call it after everything that tasks need is imported."""
+    """Exempt all objects from garbage collection. Call it after the imports of tasks."""
     gc.freeze()

@@ -37,7 +37,7 @@ class Value:
 
     @property
     def position(self) -> str:
-        """The file (if it is not the document's own), line and path, shown in complaints."""
+        """The file (if it is not the document's own), line and path."""
         path = ".".join(map(str, self.keys)) or "the document"
         file = "" if self.file == self.documents.root else f"`{self.file}`, "
         return f"{file}line {self.documents.line(self.file, self.keys)}, `{path}`"
@@ -205,7 +205,7 @@ _SCALARS = yaml.constructor.SafeConstructor()
 
 
 def load(path: str | Path) -> Value:
-    """Return a document. Raises AsyncApiError if it cannot be read or is not AsyncAPI of version 2 or 3."""
+    """Return a document. Raises AsyncApiError if it cannot be read or has another version than 2 or 3."""
     content = Documents(Path(path).resolve()).content
     version = content.text("asyncapi") or ""
     if version.partition(".")[0] not in ("2", "3"):

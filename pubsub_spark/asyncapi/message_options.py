@@ -27,10 +27,7 @@ Options = TypeVar("Options", ReadOptions, WriteOptions)
 
 
 def parse(cls: type[Options], options: Mapping[str, str], environ: Mapping[str, str]) -> Options:
-    """Return the parsed `options`, which have `asyncapi`, completed from the document.
-
-    Raises AsyncApiError for problems of the document, OptionsError for problems of the options.
-    """
+    """Return the `options`, completed from their document. Raises AsyncApiError, OptionsError."""
     lowered = {name.lower(): text for name, text in options.items()}
     project = lowered.get("projectid") or project_of(environ)
     api = read(lowered["asyncapi"], project)

@@ -25,9 +25,9 @@ _INLINE = "inline"  # the revision id of a definition in an option
 
 
 def of_topic(admin: Admin, topic: str, revision: str | None = None) -> TopicSchema | None:
-    """Return the schema of a topic (a full name), or None if it has none. Raises SchemaError if it cannot be used.
+    """Return the schema of a topic, or None if it has none. Raises SchemaError if it cannot be used.
 
-    revision: the id of the revision to use instead of the newest allowed one.
+    revision: its id, instead of the newest allowed one.
     """
     settings = admin.topic(topic).schema_settings
     if not settings.schema:
@@ -86,8 +86,8 @@ def fetcher(backend: Backend) -> Callable[[str], SchemaRevision]:
     """Return a function from a name to its schema revision, for decoders. It raises LookupError if there is or can be
     none.
 
-    The name comes from a message's attributes, and their publisher must not stop the query: a name that the service
-    calls invalid has no revision. A refused right, or a service that does not answer, fails the task.
+    The publisher of a message writes the name, and must not stop the query: an invalid name has no revision. A refused
+    right, or a service that does not answer, fails the task.
     """
 
     def fetch(name: str) -> SchemaRevision:

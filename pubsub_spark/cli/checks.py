@@ -259,7 +259,7 @@ def skew(seconds: float) -> Finding:
 
 
 def needed(read: ReadOptions | None, write: WriteOptions | None) -> list[Permission]:
-    """Return the permissions that the options of a read and of a write need."""
+    """Return the permissions that the options need."""
     permissions: list[Permission] = []
     if read is not None:
         permissions.append(Permission("subscriptions", read.subscription, "pubsub.subscriptions.consume", "subscriber"))
@@ -323,7 +323,7 @@ def _permission(admin: Admin, wanted: Permission) -> Finding:
 
 
 def staging(read: ReadOptions | None, backend: Backend) -> Finding:
-    """Return whether a read's staging area stores a file, returns it, and refuses to create it a second time."""
+    """Return whether a staging area stores a file, returns it, and refuses to create it a second time."""
     from ..backend import GcpBackend
     from ..read.staging.area import Staging
     from ..read.staging.store import default_location, open_store

@@ -44,7 +44,7 @@ class Running(NamedTuple):
 
 
 def start(options: list[list[str]], timeout: float) -> Running:
-    """Start `pubsub-spark emulator` in the background, and return when it is ready.
+    """Start an emulator in the background, and return when it is ready.
 
     Ends the command if it is not ready after `timeout` seconds.
     """
@@ -98,7 +98,7 @@ def all_started() -> list[Running]:
 
 
 def stop(port: int | str, timeout: float) -> Running:
-    """End the emulator that was started on this port, by SIGTERM. Return when its process is gone."""
+    """End the emulator on this port, by SIGTERM. Return when its process is gone."""
     running = started(port)
     if running is None:
         ports = ", ".join(emulator.port for emulator in all_started())
@@ -117,7 +117,7 @@ def stop(port: int | str, timeout: float) -> Running:
 
 
 def wait(endpoint: str, timeout: float) -> None:
-    """Wait until an emulator answers at this address. End the command if none does in time."""
+    """Return when an emulator answers. End the command if none does in time."""
     ends = time.monotonic() + timeout
     while not is_ready(endpoint):
         if time.monotonic() > ends:

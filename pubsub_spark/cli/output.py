@@ -31,7 +31,7 @@ def progress(steps: Iterable[T], description: str) -> Iterator[T]:
 
 
 def as_dict(message: Any) -> dict[str, Any]:
-    """Return a protobuf message as its JSON object, with the field names of `gcloud --format=json`."""
+    """Return a protobuf message as JSON, with the field names of `gcloud --format=json`."""
     from google.protobuf.json_format import MessageToDict
 
     fields: dict[str, Any] = MessageToDict(type(message).pb(message))
@@ -45,7 +45,7 @@ def print_json(value: Any) -> None:
 
 @contextmanager
 def printed_at_the_end(as_json: bool, done: Any) -> Iterator[None]:
-    """With `as_json`, print the items that the block has added to `done`, also if an error ends it."""
+    """With `as_json`, print the items added to `done`, also if an error ends the block."""
     try:
         yield
     finally:
@@ -54,7 +54,7 @@ def printed_at_the_end(as_json: bool, done: Any) -> Iterator[None]:
 
 
 def table_of(heading: Sequence[str]) -> Table:
-    """Return a table for a terminal, without rows. A long cell continues in the next line: names are never cut."""
+    """Return an empty table for a terminal. Long cells continue in the next line: names are never cut."""
     from rich.table import Column, Table
 
     return Table(*(Column(title, overflow="fold") for title in heading), box=None, header_style="bold")

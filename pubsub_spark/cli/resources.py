@@ -35,7 +35,7 @@ Columns = Mapping[str, Callable[[dict[str, Any]], str]]
 
 
 def field(name: str) -> Callable[[dict[str, Any]], str]:
-    """Return a function from a resource's JSON to one field of it, `-` if it is not set."""
+    """Return a function from a resource's JSON to a field of it, `-` if it is not set."""
     return lambda resource: str(resource.get(name, "-"))
 
 

@@ -41,7 +41,7 @@ def at_rows(values: pa.Array, rows: npt.NDArray[np.integer[Any]], count: int) ->
 
 
 def offsets_of(array: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the offsets of the items of a binary, list or map array in its buffer or its values."""
+    """Return the offsets of the items of a binary, list or map array."""
     if not len(array):
         return np.zeros(1, np.int64)  # Arrow may leave the buffer out
     width: type[Any] = np.int64 if pa.types.is_large_list(array.type) else np.int32
@@ -50,7 +50,7 @@ def offsets_of(array: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def list_offsets(lists: pa.Array) -> npt.NDArray[np.int32]:
-    """Return the offsets of the lists or maps among their flattened items. A null has no items."""
+    """Return the offsets of lists or maps among their flattened items. A null has no items."""
     counts = np.diff(offsets_of(lists))
     if lists.null_count:
         counts[lists.is_null().to_numpy(zero_copy_only=False)] = 0

@@ -39,7 +39,7 @@ class Codec(Protocol):
     """The interface of a schema type's package (`codec.avro`, `codec.protobuf`). `schema` parses the definitions."""
 
     def value_type(self, definition: Definition) -> pa.StructType:
-        """Return the type of the column `value`. Raises SchemaError with the path of a type that Spark cannot hold."""
+        """Return the type of the column `value`. Raises SchemaError for a type that Spark cannot hold."""
 
     def decoder(self, writer: Definition, reader: Definition, encoding: Encoding) -> DecodeMessages:
         """Return the decoder of messages of revision `writer` to values of the type of `reader`."""
@@ -63,7 +63,7 @@ class SchemaRevision:
         return f"{self.name}@{self.revision_id}"
 
     def parsed(self) -> Definition:
-        """Return the parsed definition. Raises SchemaError, or OptionsError if this Python lacks the compiler."""
+        """Return the definition. Raises SchemaError, or OptionsError if this Python lacks the compiler."""
         try:
             return _parsed(self.type, self.definition)
         except InvalidSchema as error:
@@ -76,7 +76,7 @@ class SchemaRevision:
 
 @dataclass(frozen=True)
 class TopicSchema:
-    """The encoding of a topic's messages, and the revision that a query reads or writes them as."""
+    """The encoding of a topic's messages, and the revision for reading or writing."""
 
     encoding: Encoding
     reader: SchemaRevision
@@ -112,7 +112,7 @@ class Decoded(NamedTuple):
 
 
 class Decoder:
-    """The decoder of one topic's messages, made once per task.
+    """The decoder of one topic's messages in one task.
 
     writer: the encoding and revision of messages whose attributes name none, by default the reader's.
     """

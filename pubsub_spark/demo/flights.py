@@ -92,7 +92,7 @@ def avro_schema() -> str:
 
 
 def totals(table: pa.Table) -> dict[str, int]:
-    """Return the totals of the source file, by name: rows, distinct ids, and a sum and the nulls of each column."""
+    """Return totals by name: rows, distinct ids, and a sum and the nulls of each column."""
     sums = {"rows": table.num_rows, "distinct ids": pc.count_distinct(table["id"]).as_py()}
     for field in COLUMNS:
         column = table[field.name]
@@ -107,7 +107,7 @@ def totals(table: pa.Table) -> dict[str, int]:
 
 
 def totals_of(df: DataFrame) -> dict[str, int]:
-    """Return the same totals of the table that came out of Pub/Sub, computed by Spark."""
+    """Return the same totals of the table, computed by Spark."""
     wanted = [F.count("*").alias("rows"), F.count_distinct("id").alias("distinct ids")]
     for field in COLUMNS:
         column = F.col(field.name)

@@ -74,7 +74,7 @@ def draw_steps(
 
 
 def show(path: Path) -> None:
-    """Show a picture in the cell of a notebook (Jupyter, Databricks). Elsewhere print its path."""
+    """Show a picture in a notebook's cell (Jupyter, Databricks). Elsewhere print its path."""
     if "ipykernel" in sys.modules:
         shown: Any = import_module("IPython.display")
         shown.display(shown.Image(filename=str(path)))

@@ -29,7 +29,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class LimitViolation(NamedTuple):
-    """A message that Pub/Sub would refuse: its row in the batch, its field at fault, and the rest of the sentence."""
+    """A message that Pub/Sub would refuse: its row, its field at fault, and the rest of the sentence."""
 
     row: int
     field: str
@@ -37,7 +37,7 @@ class LimitViolation(NamedTuple):
 
 
 class MapEntries(NamedTuple):
-    """The entries of a map column: the keys and values of all rows, and the offset of each row (one more than rows)."""
+    """The keys and values of all rows of a map column, and the offset of each row (one more than rows)."""
 
     keys: pa.Array
     values: pa.Array
@@ -96,7 +96,7 @@ def message_sizes(messages: pa.RecordBatch) -> Ints:
 
 
 def topic_field_bytes(topic: str) -> int:
-    """Return the bytes of a PublishRequest before its first message: the topic's name."""
+    """Return the bytes of the topic's field in a PublishRequest."""
     return int(_field_bytes(np.array([len(topic.encode())], dtype=np.int64))[0])
 
 

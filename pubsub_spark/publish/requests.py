@@ -26,7 +26,7 @@ _ENCODE_CHUNK_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedRequest:
-    """A serialized PublishRequest, with the topic, the ordering key and the number of its messages."""
+    """A serialized PublishRequest, with its topic, ordering key and number of messages."""
 
     topic: str
     ordering_key: str
@@ -42,7 +42,7 @@ class Ranges(NamedTuple):
 
 
 def batch_ranges(sizes: Ints, max_messages: int, max_bytes: int, group_starts: Ints | None = None) -> Ranges:
-    """Return the ranges of requests within both limits. A message above `max_bytes` has a range by itself.
+    """Return the ranges of requests within both limits. A larger message has a range by itself.
 
     group_starts: where each group begins. No range has messages of two groups.
     """

@@ -23,7 +23,7 @@ _SYNTAXES: Final = ("", "proto2", "proto3")
 
 
 class CompiledSchema(NamedTuple):
-    """The fields of a `CompiledProtoSchema`: the full name of a message, and a serialized FileDescriptorSet."""
+    """The fields of a `CompiledProtoSchema`: a message's full name, and a serialized FileDescriptorSet."""
 
     root_message: str
     compiled_bytes: bytes
@@ -33,7 +33,7 @@ class CompiledSchema(NamedTuple):
         return f"{_FIRST_LINE}\n{self.root_message}\n{base64.b64encode(self.compiled_bytes).decode()}"
 
     def files(self) -> list[FileDescriptorProto]:
-        """Return the files, each after its imports. Raises InvalidSchema if they are not a complete set."""
+        """Return the files, each after its imports. Raises InvalidSchema if the set is not complete."""
         try:
             files = {file.name: file for file in FileDescriptorSet.FromString(self.compiled_bytes).file}
         except DecodeError:
@@ -59,7 +59,7 @@ class CompiledSchema(NamedTuple):
 
 
 def of_text(text: str) -> CompiledSchema | None:
-    """Return the compiled schema that a text stands for, or None for a `.proto` file."""
+    """Return the compiled schema of a text, or None for a `.proto` file."""
     lines = text.split("\n")
     if len(lines) != 3 or lines[0] != _FIRST_LINE:
         return None

@@ -82,4 +82,4 @@ class Definition(Protocol):
         """Raise InvalidMessage unless `data` is exactly one message, with nothing left over."""
 
     def first_invalid(self, messages: Sequence[bytes], encoding: Encoding) -> int | None:
-        """Return the index of the first message that `validate` refuses, or None. Made for whole Publish requests."""
+        """Return the index of the first message that `validate` refuses, or None."""

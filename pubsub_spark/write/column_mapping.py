@@ -84,13 +84,13 @@ class ColumnMapping:
         return replace(self, payload=kept)
 
     def payload_type(self, schema: pa.Schema) -> pa.StructType:
-        """Return the type of the encoded rows of a DataFrame with this Arrow schema."""
+        """Return the type of the encoded rows."""
         if self.payload_kind == "row":
             return pa.struct([schema.field(at) for at in self.payload])
         return schema.field(self.payload[0]).type
 
     def column_of(self, field: str) -> str:
-        """Return the column of the DataFrame that a field of the message comes from, for error messages."""
+        """Return the column of a field of the message, for error messages."""
         if field == "data":
             return "the row" if self.payload_kind == "row" else f"`{self.names[self.payload[0]]}`"
         position = {"attributes": self.attributes, "ordering_key": self.ordering_key, "topic": self.topic}[field]

@@ -1,8 +1,8 @@
 """Rows as JSON objects, by the conventions of Spark's `to_json`, column by column.
 
 Null fields are left out, null elements and map values are written. Binary is base64. A timestamp is ISO 8601 with
-milliseconds and the session's zone, `2026-01-31T12:00:00.000Z`. NaN and the infinities are strings. A double is
-`1e+20`, not `1.0E20` as in Java. A date or time outside the years 1 to 9999 has no such text.
+milliseconds and the session's zone, `2026-01-31T12:00:00.000Z`. NaN and the infinities are strings. Doubles such as
+`1e+20` are `1.0E20` in Java. A date or time outside the years 1 to 9999 has no text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OUTSIDE = "is outside the years 1 to 9999, the range of JSON's dates and times"
 
 
 def unsupported(path: str, kind: spark.DataType) -> Iterator[str]:
-    """Yield a phrase for each part of a column of this type that cannot be written as JSON."""
+    """Yield a phrase for each part of a column that cannot be written as JSON."""
     if isinstance(kind, spark.StructType):
         for field in kind.fields:
             yield from unsupported(f"{path}.{field.name}", field.dataType)
@@ -49,7 +49,7 @@ def unsupported(path: str, kind: spark.DataType) -> Iterator[str]:
 
 
 def to_json(rows: pa.StructArray) -> pa.StringArray:
-    """Return the JSON object of each row, null for a null row. Raises RowError for a date or time that has no text."""
+    """Return the JSON object of each row, null for a null row. Raises RowError for a date or time without text."""
     try:
         return _struct(rows)
     except Unwritable as unwritable:

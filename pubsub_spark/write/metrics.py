@@ -29,7 +29,7 @@ class WriteMetrics:
 
 
 class WriteMetricsParam(AccumulatorParam[WriteMetrics]):
-    """The addition of metrics, as Spark's accumulators ask for it."""
+    """The addition of metrics for Spark's accumulators."""
 
     def zero(self, value: WriteMetrics) -> WriteMetrics:
         return type(value)()

@@ -27,7 +27,7 @@ class RetryScheduler:
         self._closed = False
 
     def schedule(self, request: EncodedRequest, delay_seconds: float) -> None:
-        """Let `on_due` have a request after a delay. Raises RuntimeError when the thread cannot be started."""
+        """Call `on_due` after a delay. Raises RuntimeError when the thread cannot be started."""
         with self._changed:
             heapq.heappush(self._heap, (time.monotonic() + delay_seconds, next(self._sequence), request))
             if self._thread is None:

@@ -25,7 +25,7 @@ Options = TypeVar("Options", ReadOptions, WriteOptions)
 
 
 def parsed(cls: type[Options], options: Mapping[str, str], environ: Mapping[str, str]) -> Options:
-    """Return the options, including those of an AsyncAPI document. Raises OptionsError with every problem found."""
+    """Return the options, including those of an AsyncAPI document. Raises OptionsError."""
     if "asyncapi" not in (name.lower() for name in options):
         return cls.parse(options, environ)
     try:

@@ -88,7 +88,7 @@ def sized(data: pa.BinaryArray, present: Present) -> list[Buffer]:
 
 
 def blocks(items: pa.BinaryArray, ends: npt.NDArray[np.int32], present: Present) -> list[Buffer]:
-    """Return arrays of the encoded items between their offsets: one block with its count, if any, and the end."""
+    """Return arrays of the encoded items: one block with its count, if any, and the end."""
     counts = np.diff(ends).astype(np.int64)
     some = counts > 0
     heads = varints(counts, some if present is None else some & present)

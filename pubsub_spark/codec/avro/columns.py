@@ -54,7 +54,7 @@ _COLUMN_NANOSECONDS: Final = {name: 1 if name.endswith("nanos") else 1_000 for n
 
 
 class ColumnReader(NamedTuple):
-    """The reader of two schemas. `padding` is the number of bytes that an inactive cursor may still read."""
+    """The reader of two schemas. `padding`: the bytes that an inactive cursor may still read."""
 
     read: Read
     padding: int
@@ -69,7 +69,7 @@ class ColumnReader(NamedTuple):
 
 
 def batches(data: pa.BinaryArray) -> list[tuple[int, int]]:
-    """Return batches as (first, end) of their messages, each within both limits unless it is one message."""
+    """Return batches as (first, end), each within both limits unless it is one message."""
     return list(slices(offsets_of(data), MAX_BATCH_MESSAGES, MAX_BATCH_BYTES))
 
 
@@ -79,7 +79,7 @@ def compile_columns(writer: tree.Node, reader: tree.Node) -> ColumnReader:
 
 
 def constant(field: tree.Field) -> pa.Array:
-    """Return the default of an unwritten field, as an array of one. Raises Unresolvable if Spark has none."""
+    """Return the default of an unwritten field as an array of one. Raises Unresolvable if Spark has none."""
     if not field.has_default:
         raise Unresolvable("was not written and has no default")
     value, batch = compile_columns(field.node, field.node).decode(

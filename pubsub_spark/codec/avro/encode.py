@@ -38,8 +38,7 @@ def compile_rows(
 ) -> Callable[[pa.StructArray], pa.BinaryArray]:
     """Return the writer of messages, which raises RowError.
 
-    Raises SchemaError with path, expected and found type of every column that cannot fit.
-    ignore_extra: columns that the schema has no field for are left out.
+    Raises SchemaError with every column that cannot fit. ignore_extra: columns without a field are left out.
     """
     if not pa.types.is_struct(column_of(root).type):
         root = Record("row", [Field("value", root)])

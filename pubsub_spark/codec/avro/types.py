@@ -75,7 +75,7 @@ def variants(node: Union) -> list[Node]:
 
 
 def widened(node: Union) -> Primitive | None:
-    """Return the plain `long` or `double` that a union of two widths of a number is in Spark, or None."""
+    """Return the plain `long` or `double` of a union of two widths, or None."""
     kinds = variants(node)
     wide = _WIDENED.get(frozenset(branch.kind for branch in kinds)) if len(kinds) == 2 else None
     return Primitive(wide) if wide else None

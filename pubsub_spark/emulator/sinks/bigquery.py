@@ -17,7 +17,7 @@ class Table(Protocol):
     """A table of BigQuery, wherever it is."""
 
     def columns(self) -> Columns:
-        """Return the types of its columns. Raise DestinationError if the table is missing or may not be written."""
+        """Return the types of its columns. Raise DestinationError if the table cannot be written."""
 
     def insert(self, rows: Sequence[Row]) -> Sequence[int]:
         """Insert rows and return the indexes of the refused ones."""

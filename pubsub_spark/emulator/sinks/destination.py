@@ -33,7 +33,7 @@ class Destination(Protocol):
     limits: Limits
 
     def check(self) -> None:
-        """Raise DestinationError if it is already known that nothing can be written."""
+        """Raise DestinationError if nothing can be written."""
 
     def write(self, batch: OpenBatch, subscription: str, schema: TopicSchema | None) -> Sequence[int]:
         """Write a batch and return the indexes of the messages that cannot be written.

@@ -40,7 +40,7 @@ class ExportWorkers:
         self._ended: list[ExportWorker] = []  # they may still write
 
     def follow(self, events: Sequence[Event]) -> None:
-        """Start and stop workers for created, changed and deleted subscriptions: a listener of the engine."""
+        """Start and stop workers after changes of subscriptions: a listener of the engine."""
         for event in events:
             if type(event) not in _FOLLOWED:
                 continue

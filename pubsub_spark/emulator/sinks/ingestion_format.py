@@ -30,7 +30,7 @@ HEADER: Final = {
 
 
 def messages(settings: Any, content: bytes) -> Iterator[IngestedMessage]:
-    """Yield the messages in an object, by a topic's CloudStorage settings. Raise ValueError if the format differs."""
+    """Yield the messages in an object. Raise ValueError if it has another format."""
     kind = settings.WhichOneof("input_format")
     if kind == "avro_format":
         return _avro(content)

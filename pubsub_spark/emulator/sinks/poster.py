@@ -28,7 +28,7 @@ class Poster:
     def post(self, headers: dict[str, str], body: bytes, timeout: float) -> int:
         """Return the status code of the answer, or 0 if it is incomplete after `timeout` seconds.
 
-        The body as a whole has that time. So has each header line, and http.client reads at most a hundred.
+        Each header line has that time, and so has the whole body. http.client reads at most a hundred header lines.
         """
         ends = time.monotonic() + timeout
         try:

@@ -79,7 +79,7 @@ class Request(NamedTuple):
 
 
 def request(endpoint: Endpoint, subscription: str, message: PushMessage) -> Request:
-    """Return the POST that delivers one message of `subscription` (full name) to its endpoint."""
+    """Return the POST that delivers a message of `subscription` (full name)."""
     if endpoint.wrapped:
         envelope = _v1beta1_envelope if endpoint.version == "v1beta1" else _envelope
         return Request({"Content-Type": "application/json"}, envelope(subscription, message))
@@ -139,7 +139,7 @@ def _headers(kind: dict[str, str], subscription: str, message: PushMessage) -> d
 
 
 def timestamp(seconds: float) -> str:
-    """Format seconds since 1970 as RFC 3339 with the milliseconds that the service keeps, unless they are zero."""
+    """Format seconds since 1970 as RFC 3339, with milliseconds unless they are zero."""
     stamp = timestamp_pb2.Timestamp()
     stamp.FromMilliseconds(round(seconds * 1000))
     return str(stamp.ToJsonString())

@@ -38,7 +38,7 @@ _MAX_WAIT_SECONDS = 60.0  # the longest time until an expired subscription is no
 
 
 def endpoint_of(config: Any) -> Endpoint | None:
-    """Return the endpoint that a PushConfig describes. Return None for an empty PushConfig, which means pull."""
+    """Return the endpoint of a PushConfig, or None if it is empty, which means pull."""
     if not config.push_endpoint:
         return None
     return Endpoint(
@@ -78,7 +78,7 @@ class PushWorkers:
         self._push_workers: weakref.WeakValueDictionary[str, Pusher] = weakref.WeakValueDictionary()
 
     def configure(self, subscription: str, endpoint: Endpoint | None) -> None:
-        """Push the subscription's messages to `endpoint` from now on, or stop pushing if it is None."""
+        """Push the subscription's messages to `endpoint` from now on, or stop if it is None."""
         with self._engine.open() as (broker, _):
             present = self._push_workers.get(subscription)
             target = broker.subscriptions.get(subscription)
@@ -111,7 +111,7 @@ class PushWorkers:
 
 
 class Pusher:
-    """The delivery of one subscription to one endpoint, until stopped or until the subscription is deleted."""
+    """The delivery of one subscription, until stopped or until the subscription is deleted."""
 
     def __init__(
         self, engine: Engine, subscription: Subscription, endpoint: Endpoint, signer: Callable[[], Signer]

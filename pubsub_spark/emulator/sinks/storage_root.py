@@ -50,7 +50,7 @@ class StorageRoot:
         return LocalStore(folder)
 
     def put(self, bucket: str, name: str, content: bytes) -> None:
-        """Write an object. Raise DestinationError if the bucket is missing or may not be written, OSError otherwise."""
+        """Write an object. Raise DestinationError if the bucket cannot be written, OSError otherwise."""
         store = self.open(bucket)
         try:
             obstore.put(store, name, content)
@@ -74,5 +74,5 @@ class StorageRoot:
 
 
 def first_line(problem: Exception) -> str:
-    """Return the first line of an error of obstore. Its other lines are for debugging."""
+    """Return the first line of an error of obstore. The others are for debugging."""
     return str(problem).partition("\n")[0]

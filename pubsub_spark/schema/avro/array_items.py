@@ -22,7 +22,7 @@ ReadItems = Callable[[Cursors, Longs, Longs], object]
 
 
 def item_steps(cursors: Cursors, node: Array | Map, least_bytes: int, read: ReadItems) -> npt.NDArray[np.int32]:
-    """Read the items of the cursors' arrays, and return the arrays' offsets. least_bytes: bounds the count."""
+    """Read the items of the cursors' arrays, and return the offsets. least_bytes: bounds the count."""
     counts = np.zeros(len(cursors), np.int64)
     left = _block(cursors, least_bytes)
     while (active := np.flatnonzero(left)).size:
@@ -46,7 +46,7 @@ def item_steps(cursors: Cursors, node: Array | Map, least_bytes: int, read: Read
 
 
 def empty_items(cursors: Cursors, weight: int) -> npt.NDArray[np.int32]:
-    """Return the offsets of the cursors' arrays, whose items have no bytes. `weight`: an item's cost in the budget."""
+    """Return the offsets of arrays whose items have no bytes. `weight`: an item's cost in the budget."""
     counts = np.zeros(len(cursors), np.int64)
     left = _block(cursors, 0, weight)
     while (active := np.flatnonzero(left)).size:

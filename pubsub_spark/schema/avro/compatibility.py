@@ -45,7 +45,7 @@ def unresolvable(writer: Node, reader: Node) -> Unresolvable:
 
 
 def unreadable(writer: Node, reader: Node) -> str | None:
-    """Return why `reader` cannot read all data of `writer`, as an error message, or None if it can."""
+    """Return why `reader` cannot read all data of `writer`, or None if it can."""
     try:
         _check(writer, reader, set())
     except Unresolvable as finding:
@@ -68,7 +68,7 @@ def written_field(writer: Record, reader_field: Field) -> int | None:
 
 
 def best_branch(writer: Node, reader: Union) -> int | None:
-    """Return the index of the union's branch for the writer's values: the same type first, then a promotion."""
+    """Return the index of the branch for the writer's values: the same type first, then a promotion."""
     for index, branch in enumerate(reader.branches):
         if branch.kind == writer.kind and type_name(branch) == type_name(writer):
             return index

@@ -222,7 +222,7 @@ class Cursors:
         return length
 
     def indices(self, count: int) -> Longs:
-        """Return the index of the next symbol or branch, one of `count`."""
+        """Return the next indices of symbols or branches, below `count`."""
         index = self.longs()
         wrong = index.view(np.uint64) >= count
         if self.fall_back(wrong):
@@ -243,7 +243,7 @@ def offsets(lengths: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
 
 
 def padding(node: Node, known: dict[Record, int] | None = None) -> int:
-    """Return the number of bytes that an inactive cursor may read where a value of the schema is expected."""
+    """Return the number of bytes that an inactive cursor may read for a value."""
     known = {} if known is None else known
     match node:
         case Union(branches):

@@ -30,7 +30,7 @@ class AvroDefinition:
         return datum.fastavro_schema(self.text, self.root, logical, is_reader)
 
     def read_json(self, data: bytes) -> Any:
-        """Return the datum of a message in JSON. Raises Mismatch if the text is not one message."""
+        """Return the datum of a message in JSON. Raises Mismatch."""
         return json_encoding.read_message(self.root, data)
 
     def validate(self, data: bytes, encoding: Encoding) -> None:

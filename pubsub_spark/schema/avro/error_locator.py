@@ -45,7 +45,7 @@ def end(node: Node, data: Data) -> int:
 
 
 def items(node: Array | Map, data: Data, count: int) -> tuple[list[int], int]:
-    """Return where items begin in `data`, and where the array or map ends. count: of items in the first block."""
+    """Return where items begin, and where the array or map ends. count: of items in the first block."""
     least, _ = _sizes(node)
     budget = _Budget()
     starts: list[int] = []

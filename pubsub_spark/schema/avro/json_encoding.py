@@ -32,7 +32,7 @@ _MAX_QUOTED_CHARACTERS: Final = 40  # of a value in an error message
 
 
 def read_message(node: Node, data: bytes) -> Any:
-    """Return the datum of a message. Raises Mismatch if it is not a message."""
+    """Return the datum of a message. Raises Mismatch."""
     try:
         value = json.loads(data.decode("utf-8"), parse_constant=no_constant)
         return _READERS[node.kind](node, value, True)

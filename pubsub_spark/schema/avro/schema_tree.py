@@ -109,7 +109,7 @@ def type_name(node: Node) -> str:
 
 
 def weight(node: Node, known: dict[Record, int] | None = None) -> int:
-    """Return how many nodes the schema stands for. Each use of a type counts, one inside of itself as one."""
+    """Return the number of nodes. Each use of a type counts, one inside of itself as one."""
     known = {} if known is None else known
     match node:
         case Record(fields=fields):

@@ -24,7 +24,7 @@ def is_proto3(file: FileDescriptor) -> bool:
 
 
 def is_closed(enum: EnumDescriptor) -> bool:
-    """Return whether a field of the enum cannot hold a number that the enum does not declare, as in proto2."""
+    """Return whether a field of the enum cannot hold undeclared numbers, as in proto2."""
     closed: Any = getattr(enum, "is_closed", None)  # since protobuf 4.22
     return bool(closed)
 
@@ -36,13 +36,13 @@ def is_repeated(field: FieldDescriptor) -> bool:
 
 
 def is_required(field: FieldDescriptor) -> bool:
-    """Return whether a message without the field is invalid (proto2's `required`)."""
+    """Return whether the field is `required` (proto2)."""
     required: Any = getattr(field, "is_required", None)  # since protobuf 6.31, where `label` begins to warn
     return bool(field.label == FieldDescriptor.LABEL_REQUIRED) if required is None else bool(required)
 
 
 def has_required(message: Descriptor, seen: frozenset[str] = frozenset()) -> bool:
-    """Return whether the message, or a message in it at any depth, has a required field."""
+    """Return whether the message has a required field, at any depth."""
     if message.full_name in seen:
         return False
     seen |= {message.full_name}
@@ -53,7 +53,7 @@ def has_required(message: Descriptor, seen: frozenset[str] = frozenset()) -> boo
 
 
 def declared_oneof(field: FieldDescriptor) -> str | None:
-    """Return the name of the oneof that has the field, except the one that `optional` in proto3 makes for itself."""
+    """Return the name of the field's oneof, except the one of `optional` in proto3."""
     oneof = field.containing_oneof
     if oneof is None or (len(oneof.fields) == 1 and oneof.name == f"_{field.name}"):
         return None

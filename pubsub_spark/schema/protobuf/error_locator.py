@@ -37,7 +37,7 @@ _NAMES: Final = {VARINT: "a varint", FIXED64: "8 bytes", BYTES: "a length", GROU
 
 
 def locate_error(data: bytes, message: Descriptor, strict: bool = False) -> str | None:
-    """Return an error message about the first error in `data` as a `message`, or None.
+    """Return an error message about the first error in `data`, or None.
 
     strict: a field, or a value of a closed enum, that the schema does not have is also an error.
     """

@@ -56,7 +56,7 @@ _IMPORT = re.compile(r'Import "(?P<name>.*)" was not found or had errors')
 def compile_text(text: str) -> FileDescriptorSet:
     """Return the descriptors of `text` and of its imports, least dependent first.
 
-    Raises InvalidSchema with the place of the error in the text, and ModuleNotFoundError without the extra `protoc`.
+    Raises InvalidSchema with the place of the error, and ModuleNotFoundError without the extra `protoc`.
     """
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise InvalidSchema(f"The definition is longer than {MAX_BYTES:,} bytes")
