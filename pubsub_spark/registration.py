@@ -60,7 +60,6 @@ def _register(spark: SparkSession, source: type[DataSource]) -> bool:
 
 
 def _missing_in_planner(spark: SparkSession) -> str | None:
-    """Return the package that the driver's worker cannot import when it plans a read."""
     try:
         _columns(spark, PubSubSparkDataSource.name())
     except Exception as error:
@@ -107,7 +106,6 @@ def _missing_in_stream(spark: SparkSession) -> str | None:
 
 
 def _missing_in(error: Exception) -> str | None:
-    """Return None for other errors than a failed import."""
     missing = re.search(r"No module named '(\w+)", str(error))
     return None if missing is None else missing[1]
 

@@ -168,7 +168,6 @@ class _Reader:
                 yield named.text("name") or named.text("messageId") or str(named.keys[-1]), alternative
 
     def _operations(self) -> Iterator[tuple[str, Value, Value, str]]:
-        """Yield name, operation, channel, and `send` or `receive`."""
         if not self.document.documents.is_version_2:
             for name, operation in self.document.get("operations").entries():
                 if not _is_mapping(operation):
@@ -288,7 +287,6 @@ def _plain(value: Value, above: frozenset[tuple[Path, tuple[str | int, ...]]] = 
 
 
 def _fields(message: Value, kind: SchemaType | None, definition: str | None) -> frozenset[str] | None:
-    """Return the names on the first level, or None if they are not known."""
     if kind is not None and definition is not None:
         try:
             return frozenset(field.name for field in codec_of(kind).value_type(parse(kind, definition)))

@@ -39,14 +39,11 @@ _log = logging.getLogger(__name__)
 
 
 class _Kind(NamedTuple):
-    """The word for one resource of a collection, and the client that has its calls."""
-
     word: str
     client: str
 
     @property
     def field(self) -> str:
-        """The field of requests that holds a resource or its name."""
         return self.word.lower()
 
 
@@ -275,7 +272,6 @@ def _used_by(request: Any) -> list[tuple[str, str]]:
 
 
 def _missing(detail: str, others: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
-    """Return the resource that NOT_FOUND names, if it is one of the others in the request."""
     named = _MISSING.search(detail)
     if named is None:
         return None

@@ -104,8 +104,6 @@ class Tokens:
 
 
 class _TokenRequest:
-    """The HTTP requests for one token, with the URL of the last one and the status of its answer, if any."""
-
     def __init__(self, request: Request, timeout: float) -> None:
         self._request = request
         self._timeout = timeout

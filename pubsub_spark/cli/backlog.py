@@ -159,7 +159,6 @@ _HEADING = ("subscription", "undelivered", "leased", "oldest unacked")
 
 
 def _rows(backlogs: dict[str, Backlog], project: str | None) -> list[list[str]]:
-    """The command's own project shows ids, as in `subscriptions list`."""
     return [
         [
             name.removeprefix(f"projects/{project}/subscriptions/"),

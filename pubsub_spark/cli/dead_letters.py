@@ -195,7 +195,6 @@ class _Topics:
 
 @contextmanager
 def _pulled(service: Service, subscription: str) -> Iterator[tuple[Admin, _Pulled]]:
-    """Yield the pulled messages of a subscription, which are released at the end."""
     with service.connect() as admin:
         pulled = _Pulled(admin, subscription)
         try:

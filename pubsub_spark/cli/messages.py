@@ -288,7 +288,6 @@ def as_json(received: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a decoded value as JSON has it: bytes in base64, times and decimals as text."""
     import base64
 
     if isinstance(value, dict):
@@ -358,7 +357,6 @@ def _requests(payloads: Any) -> Iterator[list[bytes]]:
 
 
 def _encoded(admin: Admin, topic: str, payloads: Any) -> Iterator[bytes]:
-    """Encode JSON objects in the schema's own JSON encoding, or of plain values."""
     import pyarrow as pa
 
     from ..backend import schemas

@@ -108,7 +108,6 @@ def provide(endpoint: str | None) -> Iterator[PubSub]:
 
 @contextmanager
 def _resources(channel: grpc.Channel) -> Iterator[tuple[str, str]]:
-    """Yield the full names of a topic that takes flights in binary Avro only, and of a subscription to it."""
     nobody = AnonymousCredentials()
     publisher = PublisherClient(transport=PublisherGrpcTransport(channel=channel, credentials=nobody))
     subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel, credentials=nobody))

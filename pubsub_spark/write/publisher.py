@@ -199,7 +199,6 @@ class Publisher:
 
 
 def _message_ids(response: bytes) -> list[str]:
-    """Return the ids in a serialized PublishResponse, or None if the bytes are not one."""
     from google.protobuf.message import DecodeError
 
     try:

@@ -73,5 +73,4 @@ def _big_endian(decimals: pa.Array) -> npt.NDArray[np.uint8]:
 
 
 def _signs(big: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Return a column of the byte that continues each number to the front."""
     return np.where(big[:, :1] > 127, np.uint8(255), np.uint8(0))

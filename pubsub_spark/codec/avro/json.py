@@ -93,7 +93,6 @@ def _plan(node: tree.Node) -> Plan:
 
 
 def _given(node: tree.Node) -> Plan:
-    """Return the plan of a value that is null if absent, as in a union's branch."""
     match node:
         case tree.Record(fields=fields):
             plans = [([field.name], _plan(field.node)) for field in fields]

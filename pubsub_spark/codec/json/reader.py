@@ -113,7 +113,6 @@ class JsonReader(NamedTuple):
         return at_rows(result, np.array(rows, np.int64), len(texts)), reasons
 
     def _batch(self, texts: pa.BinaryArray, start: int) -> Iterator[tuple[Sequence[int], pa.Array]]:
-        """Yield the rows of the common form, and their columns."""
         assert self.plan
         json_type = self.plan.json_type
         if json_type is not None and pa.types.is_struct(json_type) and len(texts) >= MIN_ARROW_ROWS:

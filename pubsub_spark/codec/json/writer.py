@@ -116,7 +116,6 @@ def maps(values: pa.Array, write_key: Write, write: Write) -> pa.StringArray:
 
 
 def _rows_joined(values: pa.Array, flat: pa.Array, path: str, write: Write) -> pa.StringArray:
-    """Return the texts of each row's elements, joined by commas, null for a null row."""
     offsets = values.offsets.to_numpy().astype(np.int64)
     first, offsets = int(offsets[0]), offsets - offsets[0]
     with inside(path, offsets):

@@ -85,7 +85,6 @@ def _micros(array: pa.StructArray, type_: pa.DataType, path: str) -> pa.Array:
 
 
 def _json(array: pa.BinaryArray, node: Json, path: str) -> pa.StringArray:
-    """Return the JSON texts of serialized messages of any shape: the same text for the same value."""
     read = GetMessageClass(node.message).FromString
     try:
         texts = [

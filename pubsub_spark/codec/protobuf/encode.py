@@ -124,7 +124,6 @@ def _check_oneof(oneof: str, members: dict[str, pa.Array]) -> None:
 
 
 def _compile(node: tree.Node, source: pa.DataType, path: str, ignore_extra: bool) -> _Convert:
-    """Raises SchemaError if arrays of type `source` have no conversion."""
     match node:
         case tree.Scalar(kind):
             return _compile_scalar(kind, source, path)
@@ -191,7 +190,6 @@ def _without_zeros(convert: _Convert) -> _Convert:
 
 
 def _numbers(enum: tree.Enum, array: pa.Array) -> pa.Int32Array:
-    """Raises Unwritable for an unknown name."""
     names = pa.array(list(enum.numbers), pa.string())
     index = pc.index_in(array.cast(pa.string()), value_set=names)
     if index.null_count > array.null_count:

@@ -248,7 +248,6 @@ def _wrapper_writer(message: Descriptor, pool: DescriptorPool) -> Write:
 
 
 def _each_message(message: Descriptor, pool: DescriptorPool) -> Write:
-    """`json_format` writes these messages in their own form."""
     message_class: Any = GetMessageClass(message)
     columns = {ptars_schema.field_name(field): field.name for field in message.fields}
 
@@ -268,7 +267,6 @@ def _each_message(message: Descriptor, pool: DescriptorPool) -> Write:
 
 
 def _timestamp_texts(array: pa.StructArray) -> pa.StringArray:
-    """Return the texts, with 0, 3, 6 or 9 digits behind the second."""
     text = pc.replace_substring(array.field("seconds").cast(pa.timestamp("s")).cast(pa.string()), " ", "T")
     nanos = array.field("nanos").dictionary_encode()
     fractions = pa.array([_fraction(nanos) for nanos in nanos.dictionary.to_pylist()], pa.string())

@@ -49,7 +49,6 @@ class RestTable:
         return sorted({int(error["index"]) for error in answer.get("insertErrors", [])})
 
     def _ask(self, method: str, url: str, body: Any = None) -> Any:
-        """Raise DestinationError or OSError if there is no valid answer."""
         try:
             answer = self._pool.request(method, url, json=body) if body is not None else self._pool.request(method, url)
         except urllib3.exceptions.HTTPError as problem:

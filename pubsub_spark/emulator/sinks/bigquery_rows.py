@@ -107,7 +107,6 @@ def reader(config: Any, columns: Columns, schema: TopicSchema | None) -> ReadRow
 
 
 def _check(name: str, columns: Columns, types: set[str]) -> None:
-    """Raise DestinationError unless the table has the column with one of these types."""
     wanted = " or ".join(sorted(types)) or "no type"
     if name not in columns:
         raise DestinationError("SCHEMA_MISMATCH", f"The table has no column `{name}`. Add one of {wanted}.")

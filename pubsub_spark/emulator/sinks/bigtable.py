@@ -172,7 +172,6 @@ def _metadata(message: Message, subscription: str) -> list[Cell]:
 
 
 def _bytes(value: Any) -> bytes:
-    """A text is stored as it is, everything else as JSON."""
     return value.encode() if isinstance(value, str) else json.dumps(value).encode()
 
 

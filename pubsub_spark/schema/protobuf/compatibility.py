@@ -95,7 +95,6 @@ def _fields(file: FileDescriptorProto, root: str, message: DescriptorProto) -> d
 
 
 def _type(file: FileDescriptorProto, root: str, field: FieldDescriptorProto) -> str:
-    """Return the type of a field as users write it, without the name of the root message."""
     if not field.type_name:
         return str(FieldDescriptorProto.Type.Name(field.type)).removeprefix("TYPE_").lower()
     package = f"{file.package}." if file.package else ""

@@ -44,7 +44,6 @@ def json_descriptor(files: Collection[FileDescriptorProto], root: Descriptor) ->
 
 
 def _misleading_types(pool: DescriptorPool) -> Iterator[str]:
-    """Yield the types that have the name of a well-known type without being one."""
     for name in well_known_shapes():
         for find in (pool.FindMessageTypeByName, pool.FindEnumTypeByName):
             with suppress(KeyError):
