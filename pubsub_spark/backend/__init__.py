@@ -97,7 +97,7 @@ def from_options(options: ServiceOptions) -> Backend:
 
 
 def credentials_json(options: ServiceOptions) -> str | None:
-    """See `from_options`."""
+    """Return the credentials of the options, or None. Raises OptionsError if they cannot be read."""
     if options.credentials_file is not None:
         source, text = f"`credentialsFile` `{options.credentials_file}`", _read(options.credentials_file)
     elif options.credentials is not None:

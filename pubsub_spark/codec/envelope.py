@@ -101,7 +101,7 @@ def envelope(messages: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def databricks(messages: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the columns of Databricks' `pubsub` source."""
+    """Return the columns of Databricks' `pubsub` source: attributes as JSON, the publish time in milliseconds."""
     millis = pc.cast(messages.column("publish_time"), pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
     attributes = pa.array([json.dumps(dict(pairs)) for pairs in messages.column("attributes").to_pylist()], pa.string())
     return pa.RecordBatch.from_arrays(

@@ -14,7 +14,7 @@ class IncompatibleTypeError(Exception):
 
 
 def project(values: pa.Array, type_: pa.DataType, path: str = "value") -> pa.Array:
-    """Return the values in a type: same fields kept, new fields null, others left out.
+    """Return the values in a type: fields of the same name and type kept, new ones null, others left out.
 
     The rule applies to structs at any depth. Raises IncompatibleTypeError, which depends on the types alone.
     """

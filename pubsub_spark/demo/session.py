@@ -1,7 +1,7 @@
 """The Spark session of the demo, on this machine's cores, with its log in a file.
 
-The JVM and the Python workers inherit the standard error of the process that starts them. So that is the log file
-meanwhile, and the terminal shows the demo's own lines alone.
+The JVM and the Python workers inherit the standard error of the process that starts them. While Spark starts, that is
+the log file, so that the terminal shows the demo's own lines alone.
 """
 
 from __future__ import annotations

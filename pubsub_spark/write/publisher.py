@@ -76,7 +76,7 @@ class Publisher:
             return WriteMetrics(self._messages, self._bytes, self._requests, self._retries)
 
     def finish_outstanding(self) -> str:
-        """Wait like `finish`. Return a sentence about the confirmed messages."""
+        """Wait until no request is outstanding. Return a sentence about the confirmed messages."""
         with self._changed:
             self._wait_for(lambda: not self._queue.has_outstanding)
             return self._confirmed_sentence()

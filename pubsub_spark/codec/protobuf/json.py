@@ -236,7 +236,7 @@ def _enum_writer(field: FieldDescriptor) -> Write:
 
 
 def _wrapper_writer(message: Descriptor, pool: DescriptorPool) -> Write:
-    """`json_format` writes the largest float too large."""
+    """Write wrappers as their values: `json_format` writes the largest float too large."""
     write = _value_writer(message.fields_by_name["value"], pool)
     zero = json.dumps(json_format.MessageToDict(GetMessageClass(message)()))
 

@@ -1,8 +1,8 @@
 """Cloud Storage as a source: the objects of a bucket, once each.
 
 An object is read once two listings agree on it, so never while it is still being written. It is read again only if it
-changes, or if the emulator was killed while it was read. An object is skipped if its name is not UTF-8, which obstore
-cannot represent.
+changes. With a data directory that also holds after a restart, unless the emulator was killed while it read the object.
+An object is skipped if its name is not UTF-8, which obstore cannot represent.
 """
 
 from __future__ import annotations

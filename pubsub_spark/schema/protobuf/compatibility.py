@@ -2,8 +2,8 @@
 
 "You can add or remove optional fields. You can't add or remove other fields. You also can't edit any existing field."
 (cloud.google.com/pubsub/docs/commit-schema-revision). A field is optional if it is neither required nor repeated. Its
-name, type, label, default, oneof and packing may not be edited, also in nested messages. An enum may gain values,
-because that edits no field. It may not lose, rename or renumber one.
+number identifies it. Its name, type, label, default, oneof and packing may not be edited, also in nested messages. An
+enum may gain values, because that edits no field. It may not lose, rename or renumber one.
 """
 
 from __future__ import annotations
