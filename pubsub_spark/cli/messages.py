@@ -334,7 +334,9 @@ def _payloads(files: Sequence[Path], whole: bool) -> Iterator[bytes]:
             with file.open("rb") as opened:
                 yield from [opened.read()] if whole else _lines(opened)
     except OSError as error:
-        exit_with(f"File `{error.filename}` cannot be read: {error.strerror}. Pass the text of a message with `--message`.")
+        exit_with(
+            f"File `{error.filename}` cannot be read: {error.strerror}. Pass the text of a message with `--message`."
+        )
     if not files:
         yield from [sys.stdin.buffer.read()] if whole else _lines(sys.stdin.buffer)
 
