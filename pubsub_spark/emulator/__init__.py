@@ -5,7 +5,7 @@
 
 The layers, from the outside in. Each layer imports only those below it:
 
-    page       the web page: views, forms, live charts, imported when a browser first requests it
+    page       the web page: views, forms, live charts
     transport  listener (one port, two protocols), grpc_server, http_app and transcoding (JSON), verbs, event_loop
     rpc        dispatcher, registry (the handler of each RPC), context, interceptors, status
     handlers   publisher, subscriber, streaming_pull, snapshots, schemas, iam: parse, check, ask the broker once, reply
@@ -14,9 +14,8 @@ The layers, from the outside in. Each layer imports only those below it:
     state      broker, subscription, its queues, leases, message, events: pure, without lock and clock
     api        protobuf messages, the table of RPCs and their HTTP routes, errors
 
-`sinks`, which push, export and ingest, are above runtime and state, `metrics` also above rpc. The emulator is
-independent: of this package it imports `names`, `memory` and `schema`, and the connector never imports it. The extra
-`emulator` has its dependencies beyond those of the connector.
+`sinks`, which push, export and ingest, are above runtime and state, `metrics` also above rpc. Of the rest of the
+package the emulator imports only `names`, `memory` and `schema`, and the connector never imports it.
 """
 
 import os

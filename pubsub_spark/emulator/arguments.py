@@ -1,7 +1,4 @@
-"""The arguments of the methods of an Emulator, from Python values to protobuf messages. Pure.
-
-Seconds become a Duration, bytes, a text or a mapping a PubsubMessage, a name the number of an enum.
-"""
+"""The arguments of the methods of an Emulator, from Python values to protobuf messages. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ def message(value: Publishable) -> Any:
 
 
 def resource(kind: Any, name: str, **settings: Any) -> Any:
-    """Return the resource of this name. settings: its fields. TypeError names the nearest field for an unknown one."""
+    """Return the resource. TypeError names the nearest field for an unknown one."""
     _refuse_unknown(kind.DESCRIPTOR, settings)
     return kind(name=name, **with_durations(settings))
 
@@ -53,7 +50,7 @@ def _refuse_unknown(message_type: Any, settings: Mapping[str, Any]) -> None:
 
 
 def with_durations(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with Durations instead of seconds, if the resource, or a policy in it, has those."""
+    """Return the settings with Durations instead of seconds, also in policies."""
     fields = {name: with_durations(value) if isinstance(value, Mapping) else value for name, value in settings.items()}
     seconds = {name: value for name, value in fields.items() if name in _DURATIONS and isinstance(value, int | float)}
     return fields | {name: _duration(name, value) for name, value in seconds.items()}
@@ -69,7 +66,7 @@ def _duration(name: str, seconds: float) -> Any:
 
 
 def one_of(table: Mapping[str, int], name: str, field: str) -> int:
-    """Return the number of a name in a table. ValueError names the field if the table does not have the name."""
+    """Return the number of a name. ValueError names the field if the table does not have the name."""
     if name not in table:
         raise ValueError(f"`{field}` must be one of {', '.join(table)}, got {name}.")
     return table[name]

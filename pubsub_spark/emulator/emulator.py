@@ -1,7 +1,6 @@
 """The emulator as a Python object: start, stop, and the methods for tests.
 
-With them a test creates resources, inspects messages, moves the clock and injects faults without an RPC, which would
-appear among the calls that it inspects.
+The methods work without an RPC, which would appear among the calls that a test inspects.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class EmulatorFailedError(RuntimeError):
-    """The end of an emulator by an exception on one of its background threads. The exception is the cause."""
+    """An exception on a background thread, the cause, has ended the emulator."""
 
 
 class Workers(Protocol):
@@ -68,8 +67,6 @@ class Workers(Protocol):
 
 @dataclass(frozen=True)
 class _Parts:
-    """The parts of a running emulator. `ending` stops it."""
-
     engine: Engine
     faults: Faults
     services: Registry
@@ -151,7 +148,6 @@ class Emulator(EmulatorOptions):
         return self
 
     def _begin(self, clock: Clock, ending: ExitStack) -> tuple[State, Journal | None]:
-        """Return the initial state, and the journal that stores it."""
         if self.data_dir is None:
             return State(remembered=self.remembered, started=clock.now()), None
         journal = Journal(Path(self.data_dir), self.fsync, now=clock.now(), remembered=self.remembered)
@@ -171,7 +167,6 @@ class Emulator(EmulatorOptions):
         return HttpContent(documents, self._verbs(), metrics, self._page, (self.host, *self.allow_hosts), origins)
 
     def _page(self) -> Page:
-        """Return the web page, imported when a browser first requests it."""
         from pubsub_spark.emulator.page import app
 
         running = self._running
@@ -179,7 +174,6 @@ class Emulator(EmulatorOptions):
         return app.PageApp(parts, self._verbs(), (self.host, *self.allow_hosts))
 
     def _verbs(self) -> dict[str, Verb]:
-        """Return the methods that are served over HTTP."""
         looks: dict[str, Callable[..., Any]] = {
             "backlog": self._backlogs,
             "calls": self._recorded,
@@ -235,11 +229,9 @@ class Emulator(EmulatorOptions):
         return self.calls
 
     def _recent_calls(self) -> list[RecentCall]:
-        """Return the latest 500 calls, with status and duration, the newest last."""
         return list(self._running.recent_calls.calls)
 
     def _backlogs(self) -> dict[str, dict[str, float]]:
-        """Return the backlog of each subscription."""
         with self._running.engine.open() as (broker, now):
             return backlogs(broker, now)
 
@@ -248,7 +240,7 @@ class Emulator(EmulatorOptions):
     def create_topic(
         self, name: str, schema: str | None = None, encoding: Encoding = "BINARY", **settings: Any
     ) -> None:
-        """Create a topic. `settings` are fields of the Topic resource."""
+        """Create a topic. `settings` are fields of the Topic resource, durations in seconds."""
         resource = arguments.resource(protos.Topic, name, **settings)
         if schema is not None:
             resource.schema_settings.schema = schema
@@ -271,7 +263,7 @@ class Emulator(EmulatorOptions):
             services.schemas.create_schema(request)
 
     def load(self, path: Path) -> None:
-        """Create the resources of a seed file (see `seed_file`). SeedFileError names the problem in it."""
+        """Create the resources of a seed file. SeedFileError names the problem in it."""
         with self._changing() as services:
             seed_file.load(path, services)
 
@@ -335,14 +327,13 @@ class Emulator(EmulatorOptions):
         self._running.faults.inject(count, outcome)
 
     def clear_faults(self) -> None:
-        """Forget the faults of `fail` and `fail_acks` that were not met yet, as at the end of an outage."""
+        """Forget the pending faults of `fail` and `fail_acks`."""
         self._running.faults.clear()
 
     def chaos(self, seed: int | None) -> None:
         """Reorder and redeliver messages and end leases early, as at-least-once delivery allows. None stops it.
 
-        Ordering by key and exactly-once delivery remain guaranteed. The same seed and the same requests have the same
-        result.
+        Ordering by key and exactly-once delivery remain guaranteed. The same seed and requests have the same result.
         """
         with self._running.engine.open() as (broker, _):
             broker.set_chaos(seed)
@@ -386,5 +377,5 @@ def _check(engine: Engine) -> None:
 
 
 def _process() -> dict[str, int]:
-    """Return the process of the emulator, so that no caller ends another one."""
+    """Return the emulator's process, so that no caller ends another one."""
     return {"pid": os.getpid()}

@@ -1,11 +1,8 @@
 """The metrics of the emulator at `/metrics`: Cloud Monitoring's by their names, and those of RPCs and of the process.
 
-Counting has two sources. As an interceptor, Metrics sees every call with its status and duration. As a listener of the
-engine, it sees the events of messages, under the engine's lock. Backlogs and open streams are read on request.
-
-The cost is per call or batch, never per message: the time of a delivery is kept once for a batch. Labels are bounded:
-only existing topics and subscriptions have any, and their numbers are deleted with them. prometheus_client is imported
-when the first text is made.
+As an interceptor, Metrics counts calls. As a listener of the engine, it counts the events of messages, under the
+engine's lock. Backlogs and open streams are read on request. The cost is per call or batch, never per message. Labels
+are bounded: only existing topics and subscriptions have any.
 """
 
 from __future__ import annotations
@@ -126,7 +123,6 @@ class Metrics:
         }
 
     async def __call__(self, context: RpcContext, proceed: Proceed) -> Any:
-        """Count a call: the interceptor."""
         began, code = time.perf_counter(), "OK"
         try:
             return await proceed()
@@ -148,14 +144,13 @@ class Metrics:
                 counts.messages["topic_byte_cost"] += len(context.request)
 
     def follow(self, events: Sequence[Event]) -> None:
-        """Count the events of messages: a listener of the engine."""
         for event in events:
             handler = self._handlers.get(type(event))
             if handler is not None:
                 handler(event)
 
     def _of(self, name: str) -> Counts:
-        """Return the counts of a topic or subscription. Those of a resource that does not exist are lost."""
+        """The counts of a resource that does not exist are lost."""
         counts = self._resources.get(name)
         if counts is None:
             counts = Counts()
@@ -228,7 +223,7 @@ class Metrics:
         return generate_latest(self._registry).decode()
 
     def collect(self) -> Iterator[Any]:
-        """Yield the families of metrics, as prometheus_client asks for them."""
+        """Yield the families of metrics, for prometheus_client."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         with self._engine.open() as (broker, now):
@@ -280,7 +275,6 @@ class Metrics:
 
 
 def _labels(metric: str) -> tuple[str, str]:
-    """Return the labels of a metric of topics or of subscriptions, by Cloud Monitoring's names."""
     return "project_id", f"{metric.partition('_')[0]}_id"
 
 

@@ -22,9 +22,9 @@ LogFormat = Literal["text", "json"]
 class EmulatorOptions:
     """The options of `Emulator(...)`. An unknown keyword is a TypeError that names the nearest option.
 
-    tls: private key and certificate, both PEM. rest: whether the JSON API is served. Without it, gRPC has the port to
-    itself. remembered: how many acknowledged messages of a subscription `messages` still shows. on_failure: called on
-    any thread after an exception on a background thread has ended the emulator.
+    tls: private key and certificate, both PEM. rest: whether the JSON API is served in addition to gRPC. remembered:
+    how many acknowledged messages of a subscription `messages` still shows. on_failure: called on any thread after an
+    exception on a background thread has ended the emulator.
     """
 
     host: str = declare("host", "string", "127.0.0.1", "The address to listen on.")

@@ -1,1 +1,1 @@
-"""The vocabulary of the API: protobuf messages, status codes, and the error that every layer may raise."""
+"""The vocabulary of the API: protobuf messages, status codes, errors."""

@@ -1,6 +1,6 @@
 """The error of an RPC: a status code, a message, and for some a machine-readable reason.
 
-Handlers and rules raise it. The wire layers (gRPC, REST) convert it to their own kind of error.
+Handlers and rules raise it. The wire layers (gRPC, REST) convert it to their own kind.
 """
 
 from __future__ import annotations

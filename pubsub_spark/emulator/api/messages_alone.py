@@ -1,7 +1,7 @@
-"""Imports the messages of google.pubsub.v1 without the clients of their package.
+"""Imports the messages of google.pubsub.v1 without the three clients of their package.
 
-The package imports its three clients, which take a fifth of an emulator's start and are not used by it. A later import
-of the package works as usual and has the same messages. For a process with one thread: meanwhile the package is empty.
+The clients take a fifth of an emulator's start, and it does not use them. A later import of the package works as usual
+and has the same messages. For a process with one thread: meanwhile the package is empty.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PACKAGES = ("google.pubsub_v1", "google.pubsub_v1.types")
 
 
 def import_messages() -> None:
-    """Import the modules of messages. Do nothing if the package is imported or is not installed."""
+    """Do nothing if the package is imported or is not installed."""
     spec = None if _PACKAGES[0] in sys.modules else find_spec(_PACKAGES[0])
     if spec is None or not spec.submodule_search_locations:
         return

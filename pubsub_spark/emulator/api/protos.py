@@ -1,7 +1,6 @@
 """The protobuf message classes of google.pubsub.v1, by their short names: `protos.Topic`.
 
-The client library ships no `pb2` modules, but its wrapped classes provide the protobuf ones. The module also has the
-classes of google.protobuf that requests and responses contain.
+The client library ships no `pb2` modules, but its wrapped classes provide the protobuf ones.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _PLAIN = (duration_pb2, empty_pb2, field_mask_pb2, timestamp_pb2)
 
 
 def __getattr__(name: str) -> Any:
-    """Return the class of a message, which is a plain attribute of this module from then on."""
+    """Return the class of a message, from then on a plain attribute of this module."""
     for module in (*_WRAPPED, *_PLAIN):
         if name[:1].isupper() and (message := getattr(module, name, None)) is not None:
             return globals().setdefault(name, message.pb() if module in _WRAPPED else message)
@@ -33,7 +32,7 @@ _PYTHON = (
 
 
 def complaint(error: json_format.ParseError) -> str:
-    """Return the error of an unreadable document as one sentence, without protobuf's further lines of known fields."""
+    """Return the error of an unreadable document as one sentence, without protobuf's list of known fields."""
     text = str(error).partition("\n")[0]
     for pattern, meaning in _PYTHON:
         text = pattern.sub(meaning, text)

@@ -1,8 +1,7 @@
 """The unary RPCs of the API: their messages, and their HTTP verbs and paths in the v1 JSON API.
 
-One row for each `google.api.http` annotation of google/pubsub/v1/pubsub.proto, schema.proto and IAMPolicy, in a table
-of our own because the client library ships no service descriptors. A test compares the table with the annotations that
-the installed client library's REST transport was generated from. gRPC's table of RPCs is also made of it.
+One row for each `google.api.http` annotation, in a table of our own because the client library ships no service
+descriptors. A test compares it with the annotations that the library's REST transport was generated from.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class Route:
     """One annotation: the requests that it matches, and their RPC.
 
     `template` is the path in the annotation. `fields` are the request's fields that the groups of `pattern` fill.
-    `body` is the field that the HTTP body fills, `*` for the request itself, or None without a body.
+    `body` is the field that the HTTP body fills, `*` for the request itself, or None.
     """
 
     verb: str
@@ -96,7 +95,6 @@ class Route:
 
 @lru_cache(maxsize=1)
 def routes() -> tuple[Route, ...]:
-    """Return every route of the API."""
     return tuple(_route(service, row) for service, rows in _ROWS.items() for row in _expanded(rows))
 
 
@@ -120,13 +118,12 @@ def _route(service: str, row: list[str]) -> Route:
 
 
 def _message(name: str) -> Any:
-    """Return the protobuf class of a message, by its short name."""
     module = next(module for module in (protos, iam_policy_pb2, policy_pb2) if hasattr(module, name))
     return getattr(module, name)
 
 
 def find(verb: str, path: str) -> Route | None:
-    """Return the route of a request, or None if no route has this verb and path."""
+    """Return the route of a request, or None."""
     return next((route for route in routes() if route.verb == verb and route.pattern.fullmatch(path)), None)
 
 

@@ -1,1 +1,1 @@
-"""The RPC handlers, one class for each service: parse, check, ask the broker once, reply."""
+"""The RPC handlers, one class for each service."""

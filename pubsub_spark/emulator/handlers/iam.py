@@ -1,7 +1,7 @@
-"""google.iam.v1.IAMPolicy for topics, subscriptions, snapshots and schemas: kept, versioned, and granting everything.
+"""google.iam.v1.IAMPolicy for topics, subscriptions, snapshots and schemas.
 
 The emulator knows no callers, so a policy decides nothing: it is stored and returned, a stale etag is refused, and
-every permission that a resource has is granted. A policy is deleted with its resource (`state.policies`).
+every permission that a resource has is granted. A policy is deleted with its resource.
 """
 
 from __future__ import annotations
@@ -42,14 +42,11 @@ _MEMBER = re.compile(
 
 
 class IamPolicy:
-    """The handlers of google.iam.v1.IAMPolicy."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._policies = engine.state.policies
 
     def get_iam_policy(self, request: Any) -> Any:
-        """Return the policy of a resource, which is empty if none was set."""
         version = request.options.requested_policy_version
         if version not in VERSIONS:
             raise invalid(f"The requested policy version must be 0, 1 or 3, got {version}.")
@@ -60,7 +57,7 @@ class IamPolicy:
         return policy
 
     def set_iam_policy(self, request: Any) -> Any:
-        """Replace the fields that the mask names, by default the bindings. Return the new policy."""
+        """Replace the fields that the mask names, by default the bindings."""
         mask = frozenset(request.update_mask.paths) or DEFAULT_MASK
         if unknown := sorted(mask - set(policy_pb2.Policy.DESCRIPTOR.fields_by_name)):
             raise invalid(
@@ -100,7 +97,6 @@ class IamPolicy:
         return any(name in names for names in resources)
 
     def _existing(self, name: str) -> str:
-        """Return the name of an existing resource. Raise RpcError if it does not exist."""
         _collection(name)
         if not self._exists(name):
             raise not_found(name)
@@ -108,7 +104,6 @@ class IamPolicy:
 
 
 def _collection(name: str) -> names.Collection:
-    """Return the collection that a resource's name belongs to."""
     for collection in _COLLECTIONS:
         try:
             names.parse(name, collection)

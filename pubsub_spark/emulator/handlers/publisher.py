@@ -1,7 +1,4 @@
-"""Publisher: topics, and messages into them.
-
-Each handler parses, checks, asks the broker once and replies. `publish` is a hot call: bytes in, bytes out.
-"""
+"""Publisher: topics, and messages into them. `publish` is a hot call: bytes in, bytes out."""
 
 from __future__ import annotations
 
@@ -41,8 +38,6 @@ _MUTABLE = frozenset(
 
 
 class Publisher:
-    """The handlers of google.pubsub.v1.Publisher."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._schemas = engine.state.schemas
@@ -145,7 +140,6 @@ class Publisher:
         return wire_format.publish_response(self._published(request, bodies, answer))
 
     def _published(self, request: Any, bodies: list[bytes], answer: Answer | None) -> range:
-        """Publish checked messages and return their ids."""
         with self._engine.open() as (broker, now):
             topic = find_topic(broker, request.topic)
             if answer is not None:
@@ -153,9 +147,9 @@ class Publisher:
             return broker.publish(topic, bodies, request.messages[0].ordering_key, now)
 
     def _publish_transformed(self, request: Any, topic: Topic, runner: Runner, answer: Answer | None) -> bytes:
-        """Publish the results of the topic's transforms. The topic's schema applies to the results.
+        """Publish the results of the topic's transforms, all or none. The topic's schema applies to the results.
 
-        A dropped message has an id like the others, from a separate range. If one message fails, nothing is published.
+        A dropped message has an id like the others, from a separate range.
         """
         _bodies(request)  # a message that is refused without transforms is also refused with them
         messages = [
@@ -179,7 +173,7 @@ class Publisher:
         return response
 
     def _publish_made(self, request: Any, topic: Topic, indexes: Sequence[int], answer: Answer | None) -> range:
-        """Publish the results of transforms and return their ids. `indexes` are those of the original messages."""
+        """`indexes` are those of the original messages."""
         bodies = _bodies(request)
         with self._engine.open():
             encoding, revisions = self._schema_rules(topic)

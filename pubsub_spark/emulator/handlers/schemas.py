@@ -25,8 +25,6 @@ _NEWEST = 10**12 - 1  # so that a later revision comes earlier in the order of t
 
 
 class SchemaService:
-    """The handlers of google.pubsub.v1.SchemaService."""
-
     def __init__(self, engine: Engine, *, allow_well_known_imports: bool = False) -> None:
         self._engine = engine
         self._allow_well_known_imports = allow_well_known_imports
@@ -58,7 +56,7 @@ class SchemaService:
         return protos.ListSchemasResponse(schemas=resources, next_page_token=token)
 
     def list_schema_revisions(self, request: Any) -> Any:
-        """Return the revisions of a schema, newest first."""
+        """Return the revisions, newest first."""
         with self._engine.open():
             schema = self._schema(request.name)
             revisions = {f"{_NEWEST - revision.number:012d}": revision for revision in schema.revisions}
@@ -144,7 +142,7 @@ class SchemaService:
         return definition
 
     def _schema(self, name: str) -> Schema:
-        """Return the schema of a name without `@revision`: calls on a whole schema refuse the name of one revision."""
+        """Calls on a whole schema refuse the name of one revision."""
         schema = self._schemas.get(limits.check_name(name, "schemas"))
         if schema is None:
             raise not_found(name)
@@ -161,7 +159,6 @@ class SchemaService:
 
 
 def _definition(schema: Any) -> codec.Definition:
-    """Parse the definition in a Schema resource. Raise InvalidSchema if it is not valid."""
     kind = schema_types.SCHEMA_TYPES_BY_NUMBER.get(schema.type_)
     if kind is None:
         raise invalid("Schema type must be specified: AVRO or PROTOCOL_BUFFER.")

@@ -17,8 +17,6 @@ _MUTABLE = frozenset({"labels", "expire_time"})
 
 
 class Snapshots:
-    """The handlers of snapshots and Seek."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 

@@ -1,10 +1,8 @@
 """One StreamingPull: requests take effect on arrival, responses are sent in turn, within the limits of flow control.
 
-The rules of StreamingPullRequest: the required fields of the first request, and the fields that later ones may not set.
-Any request may have acks and deadlines. Everything runs on the event loop, as two tasks: one reads requests, the other
-sends. Messages are taken only when the last response was accepted, and only as many as fit in the client's limits. The
-end of a stream cancels both tasks. The stream takes nothing more, and a response that the transport did not accept is
-returned to the queue at once. An accepted one is redelivered when its lease expires.
+Two tasks on the event loop: one reads requests, the other sends. Messages are taken only when the last response was
+accepted, and only as many as fit in the client's limits. At the end of a stream, a response that the transport did not
+accept is returned to the queue at once. An accepted one is redelivered when its lease expires.
 """
 
 from __future__ import annotations
@@ -96,7 +94,6 @@ class Stream:
 
     @property
     def subscription_name(self) -> str:
-        """The full name of an open stream's subscription."""
         return self._subscription.name
 
     async def run(self) -> None:
@@ -177,7 +174,7 @@ class Stream:
             self._streams.add(self)
 
     async def _transformed(self, response: Untransformed) -> bytes:
-        """Return the response after the transforms, or no bytes if they dropped everything and nothing else is left."""
+        """Return no bytes if the transforms dropped everything and nothing else is left."""
         batch, runner, fields, must_be_sent = response
         received = await self._subscriber.transformed(self._subscription, batch, runner)
         if not received:
@@ -210,7 +207,6 @@ class Stream:
             return self._subscriber.received(subscription, batch) + fields
 
     def _apply(self, request: Any) -> None:
-        """Apply the acks and deadlines of one request, and its new deadline for the stream."""
         _check_deadlines(request)
         subscriber, subscription = self._subscriber, self._subscription
         with self._engine.open() as session:
@@ -221,7 +217,7 @@ class Stream:
             self._apply_acks(session, acks, modacks, request.modify_deadline_seconds)
 
     def _apply_acks(self, session: Session, acks: _Numbers, modacks: _Numbers, modack_seconds: Sequence[int]) -> None:
-        """Apply the acks and deadlines of one request. Called inside `open`."""
+        """Called inside `open`."""
         (broker, now), subscription = session, self._subscription
         if (acks or modacks) and (outcome := self._subscriber.injected(subscription)):
             self._confirm((acks, set(acks)), (modacks, set(modacks)), outcome.startswith("TRANSIENT"))
@@ -285,7 +281,6 @@ def _check_deadlines(request: Any) -> None:
 
 
 def _check_later(request: Any) -> None:
-    """Refuse fields that only the first request of a stream may set."""
     for name in ("subscription", "max_outstanding_messages", "max_outstanding_bytes", "protocol_version"):
         if getattr(request, name, None):  # older client libraries lack protocol_version
             raise invalid(f"The {name} can only be set in the first request of a stream.")

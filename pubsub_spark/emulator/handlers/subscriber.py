@@ -1,7 +1,6 @@
 """Subscriber: subscriptions, and delivery of their messages by single requests. Streams are in `streaming_pull`.
 
-Each handler parses, checks, asks the broker once and replies. `pull`, `acknowledge` and `modify_ack_deadline` are hot
-calls.
+`pull`, `acknowledge` and `modify_ack_deadline` are hot calls.
 """
 
 from __future__ import annotations
@@ -66,8 +65,6 @@ class Context(Protocol):
 
 
 class Subscriber:
-    """The handlers of google.pubsub.v1.Subscriber."""
-
     def __init__(self, engine: Engine, faults: Faults, exports: Collection[str] = ()) -> None:
         self._engine = engine
         self._exports = exports
@@ -202,13 +199,12 @@ class Subscriber:
         return b""
 
     def _inject(self, subscription: Subscription, numbers: Sequence[int]) -> None:
-        """Raise the fault that a test has injected for this request, if any."""
         if outcome := self.injected(subscription):
             text = wire_format.ack_ids_of(subscription.name).text
             raise limits.exactly_once_failure([text(number) for number in numbers], outcome)
 
     def injected(self, subscription: Subscription) -> str:
-        """Return the injected outcome of this request's ack ids, or an empty text for none."""
+        """Return the injected outcome of this request's ack ids, or an empty text."""
         return self._faults.injected() if subscription.settings.exactly_once else ""
 
     def _check_exactly_once(self, subscription: Subscription, failed: Sequence[int]) -> None:
@@ -270,7 +266,7 @@ class Subscriber:
 
 
 def _frame(message: Message, result: Transformable) -> bytes:
-    """Return the bytes of a transformed message, with the id, time and key of the original."""
+    """The id, time and key are those of the original message."""
     body = protos.PubsubMessage(data=result.data, attributes=dict(result.attributes), ordering_key=message.key)
     published = wire_format.publish_time_field(message.published)
     [frame] = wire_format.message_frames([body.SerializeToString()], message.number, published)
@@ -285,7 +281,6 @@ def find(broker: Broker, name: str) -> Subscription:
 
 
 def find_pullable(broker: Broker, name: str) -> Subscription:
-    """Return the subscription if messages can be pulled from it."""
     subscription = find(broker, name)
     if subscription.resource.detached:
         raise failed_precondition(f"Subscription `{name}` is detached from its topic.")
@@ -301,7 +296,6 @@ def check_still_pullable(broker: Broker, subscription: Subscription) -> None:
 
 
 def _configure(broker: Broker, subscription: Subscription, changed: Any, now: float, exports: Collection[str]) -> None:
-    """Check the changed resource of a subscription, and apply it."""
     resource_validation.keep_push_version(changed.push_config, subscription.resource.push_config)
     kept = resource_validation.subscription(changed, exports)
     integrations.keep_state(kept, subscription.resource)
@@ -314,7 +308,6 @@ def _configure(broker: Broker, subscription: Subscription, changed: Any, now: fl
 
 
 def _wait_seconds(deadline: float | None, now: float) -> float:
-    """Return the seconds that a Pull waits for a message."""
     remaining = _PULL_WAIT_SECONDS if deadline is None else deadline - now - _PULL_MARGIN_SECONDS
     return max(0.0, min(_PULL_WAIT_SECONDS, remaining))
 

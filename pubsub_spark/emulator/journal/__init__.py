@@ -8,6 +8,5 @@
     journal         the thread that writes, the calls that wait for it, and when a new base is due
 
 The state is a function of the calls that changed it: no clock, no chance. So the log holds calls instead of their
-effects, a few bytes each in addition to the published messages. A base is the state at one row of the log, and rows up
-to it are deleted.
+effects, a few bytes each in addition to the published messages. A base is the state at one row of the log.
 """

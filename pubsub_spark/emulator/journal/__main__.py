@@ -1,7 +1,6 @@
 """`python -m pubsub_spark.emulator.journal DIRECTORY NUMBER` writes the base of row NUMBER. An emulator starts it.
 
-It ends at once when its standard input, a pipe of the emulator, does. So the next emulator has the directory for
-itself.
+It ends at once when its standard input, a pipe of the emulator, does, so the next emulator has the directory alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Checkpoints: the copying of SQLite's write-ahead log into the database, in parallel with writing.
 
 SQLite would do it in the thread that writes, and the calls of that group would wait for 16 MB to reach the disk. Here a
-thread with its own connection copies most of it. The thread that writes copies the rest, which was written meanwhile,
-between two groups. After that the write-ahead log begins again at its start.
+thread with its own connection copies most of it. The thread that writes copies the rest between two groups.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ _ROUNDS = 3  # each copies the changes written during the one before
 
 
 class Checkpoints:
-    """The checkpoints of one database."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._written = 0  # bytes since the last checkpoint began
@@ -47,7 +44,6 @@ class Checkpoints:
                 self._thread.start()
 
     def close(self) -> None:
-        """End the thread."""
         self._closed = True
         self._due.set()
         if self._thread is not None:

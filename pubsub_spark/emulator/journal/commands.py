@@ -1,11 +1,9 @@
-"""Commands: the calls that change the state, as plain data, and how they are carried out again.
+"""Commands: the calls that change the state, as plain data, and how they are carried out again. Pure.
 
-A Recorder wraps the methods of one state and passes each call that was carried out to a listener. Changes that a call
-makes by itself (a tick that expires leases and forwards dead letters) are part of it instead of commands of their own.
-A Replay carries commands out on another state, which is then in the same state: ids, leases and order included.
-
-Pure. The commands of two calls include their result (the first message id, the messages of a batch). A Replay that has
-any other result refuses to continue: an ack that meets another message would lose it.
+A Recorder passes each call that was carried out to a listener. Changes that a call makes by itself (a tick that expires
+leases) are part of it. A Replay carries commands out on another state, which is then in the same state: ids, leases and
+order included. The commands of two calls include their result. A Replay that has any other result refuses to continue:
+an ack that meets another message would lose it.
 """
 
 from __future__ import annotations
@@ -165,7 +163,7 @@ class Recorder:
         return command
 
     def _schema_command(self, state: State) -> Callable[..., Command]:
-        """Return a function that makes the command of a change: the changed schema, whose revisions have random ids."""
+        """The command has the changed schema, because its revisions have random ids."""
 
         def command(arguments: tuple[Any, ...], _: dict[str, Any], __: Any) -> Command:
             changed = state.schemas.get(arguments[0].name if isinstance(arguments[0], Schema) else arguments[0])
@@ -175,7 +173,7 @@ class Recorder:
         return command
 
     def _recorded_take(self, method: Callable[..., Batch]) -> Callable[..., Batch]:
-        """Return a recorded take. Its command includes the room of its consumer, which a replay does not know."""
+        """The command of a take includes the room of its consumer, which a replay does not know."""
         listener = self._listener
 
         def take(
@@ -244,7 +242,7 @@ class Replay:
         return record
 
     def connected(self) -> dict[str, int]:
-        """Return the number of consumers connected to each subscription."""
+        """Return the number of consumers of each subscription that has some."""
         return {
             subscription.name: len(subscription.consumers.connected)
             for subscription in self.state.broker.subscriptions.values()

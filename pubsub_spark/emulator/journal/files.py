@@ -6,8 +6,8 @@
     base-N.sqlite        the state after row N of the log. Complete, or missing
 
 SQLite's write-ahead log makes a row all or nothing, even if the process is killed while it writes. A half-written end
-of the file `-wal`, left by a broken machine, is cut with a WARNING. Damage with something whole behind it is refused
-with its place, because later content cannot be trusted without it.
+of the file `-wal`, left by a broken machine, is cut with a WARNING. Damage with something whole behind it is refused,
+because later content cannot be trusted without it.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class DataDirError(Exception):
 
 
 class _PlainPickler(pickle.Pickler):
-    """A writer of plain data. It refuses at once data that could not be read again."""
+    """It refuses at once data that could not be read again."""
 
     def reducer_override(self, value: Any) -> Any:
         raise pickle.PicklingError(f"`{type(value).__name__}` is no plain data")
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """A reader of plain data. It runs no code of its input."""
+    """It runs no code of its input."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"`{module}.{name}` is no plain data")
@@ -180,7 +180,7 @@ class LogFile:
                 yield number, commands
 
     def _checksum_of(self, number: int) -> int | None:
-        """Return the checksum of a row, or None if it was deleted. Then the next row's checksum cannot be verified."""
+        """Return None if the row was deleted. Then the next row's checksum cannot be verified."""
         with self._reading(number):
             row = self._database.execute("SELECT checksum FROM log WHERE number = ?", (number,)).fetchone()
         return row[0] if row else None
@@ -205,7 +205,6 @@ class LogFile:
         return self._database.execute(f"DELETE FROM log WHERE number IN ({oldest})", (self.base, rows)).rowcount  # noqa: S608
 
     def close(self) -> None:
-        """Close the file, which includes everything that was appended."""
         self._checkpoints.close()
         self._database.close()
 
@@ -226,7 +225,7 @@ class LogFile:
 
 
 class _WalFile:
-    """The write-ahead log as the last run left it: its incomplete end, and whether anything is behind."""
+    """The write-ahead log as the last run left it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -304,7 +303,7 @@ def write_base(directory: Path, number: int, content: Any) -> None:
 
 
 def read_base(directory: Path, number: int) -> Any:
-    """Return the content of a base. Raise DataDirError if it is missing or damaged."""
+    """Raise DataDirError if the base is missing or damaged."""
     path = base_path(directory, number)
     if not path.exists():
         raise DataDirError(f"`{path}` is missing, and `{LOG}` continues from it. Restore the directory from a copy.")
@@ -328,8 +327,6 @@ def remove_bases(directory: Path, but: int) -> None:
 
 
 class _ChunkWriter(io.RawIOBase):
-    """A file that is written as rows."""
-
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
         self._checksum = 0

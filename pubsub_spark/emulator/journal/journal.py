@@ -1,9 +1,9 @@
 """The journal of a running emulator: changes are written before the calls that made them are answered.
 
 Commands come from the Recorder under the engine's lock, and wait in a list. One thread writes all waiting commands as
-one row of the log (a group), and then releases the waiting callers: `written` for a call on the event loop, `flush` for
-any other thread. So concurrent calls share one write and its fsync. When the log has grown beyond the base, a separate
-process writes the next base. Rows that it includes are deleted, a few after each group.
+one row of the log (a group), and then releases the waiting callers, so concurrent calls share one write and its fsync.
+When the log has grown beyond the base, a separate process writes the next base. Rows that it includes are deleted, a
+few after each group.
 
 A log that cannot be written ends the emulator, and calls that wait for it fail with UNAVAILABLE: no call is answered
 whose change was not kept.
@@ -47,7 +47,7 @@ class Journal:
     """The journal in a directory. `state` is its content, and from `start` on every change of it is written."""
 
     def __init__(self, directory: Path, fsync: FsyncPolicy = "group", *, now: float, remembered: int = 0) -> None:
-        """Read the directory. Raise DataDirError if it is in use, newer or damaged. now: seconds since the epoch."""
+        """Raise DataDirError if the directory is in use, newer or damaged. now: seconds since the epoch."""
         self._directory = directory
         self._lock_file = files.lock(directory)
         try:
@@ -110,7 +110,7 @@ class Journal:
         await waiter.future
 
     def flush(self) -> None:
-        """Wait on any other thread until every change so far is kept. Raise RpcError if that fails."""
+        """Do the same as `written`, on any other thread."""
         with self._changed:
             ticket = self._ticket
             self._changed.wait_for(lambda: self._written >= ticket or self._failure is not None)
@@ -149,7 +149,7 @@ class Journal:
             self.on_failure(error)
 
     def _write_group(self) -> bool:
-        """Wait for commands and write them. Return False at the end."""
+        """Return False at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._commands or self._closed)
             count = min(self._most_commands, len(self._commands))

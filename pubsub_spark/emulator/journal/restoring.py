@@ -1,7 +1,7 @@
 """The state in a data directory: its base, and the changes of the log.
 
-A separate process (`python -m pubsub_spark.emulator.journal`) writes a base from the files alone, because reading a
-million messages takes seconds, and no call should wait that long. Meanwhile the emulator continues to write the log.
+A separate process writes a base from the files alone, because reading a million messages takes seconds, and no call
+should wait that long. Meanwhile the emulator continues to write the log.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ def restored(log: LogFile, upto: int | None = None, remembered: int = 0) -> Repl
 
 
 def write_base(directory: Path, number: int) -> None:
-    """Write the base of a row."""
     log = LogFile(directory, read_only=True)
     try:
         replay = restored(log, number)

@@ -1,16 +1,15 @@
 """The web page of the emulator: its resources, live, and forms that do the same as the API.
 
-app        the ASGI application: the views by path, forms, headers against other sites
-views      the contents of each view, gathered under the engine's lock as plain values
-messages   a message as a row: its content, its delivery state, its steps
-rows       lists of resources and messages in pages
-payloads   payloads as a person reads them, by the schema of their topic
-forms      forms made of a schema, and the payloads that result
-actions    the RPC or method of the emulator behind each form
-live       samples of counters, once a second while the page is open, as server-sent events and charts
-templates  HTML, by Jinja2, which escapes everything
-static     one stylesheet and one script, without a build step or external files
+    app        the ASGI application: the views by path, forms, headers against other sites
+    views      the contents of each view, gathered under the engine's lock as plain values
+    messages   a message as a row: its content, its delivery state, its steps
+    rows       lists of resources and messages in pages
+    payloads   payloads as a person reads them, by the schema of their topic
+    forms      forms made of a schema, and the payloads that result
+    actions    the RPC or method of the emulator behind each form
+    live       samples of counters, once a second while the page is open, as server-sent events and charts
+    templates  HTML, by Jinja2, which escapes everything
+    static     one stylesheet and one script, without a build step or external files
 
-Nothing of it is imported before the first page is requested. The forms go through the dispatcher like every other call,
-so the same rules apply.
+Nothing of it is imported before the first page is requested.
 """

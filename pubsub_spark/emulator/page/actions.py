@@ -1,8 +1,7 @@
-"""The forms of the page: the RPC or method of the emulator behind each, and the page that follows.
+"""The forms of the page: the RPC or method of the emulator behind each, and the page that follows. Pure.
 
-Pure. A form becomes a request, which is carried out like that of every other client, so its rules and its errors are
-those of the API. An error in the form itself (a time, a number, JSON) is INVALID_ARGUMENT with a message that names the
-field.
+A form becomes a request like that of every other client, so its rules and its errors are those of the API. An error in
+the form itself (a time, a number, JSON) is INVALID_ARGUMENT with a message that names the field.
 """
 
 from __future__ import annotations
@@ -32,8 +31,6 @@ _FIELD = "field."  # before the names of the fields that a schema has
 
 
 class Form:
-    """The fields of a form: one value of each name, or several."""
-
     def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
         self._pairs = pairs
         self._values = dict(pairs)
@@ -54,8 +51,6 @@ class Form:
 
 
 class Call(NamedTuple):
-    """An RPC with its request."""
-
     rpc: str
     request: Any
 
@@ -94,12 +89,10 @@ def _here(form: Form) -> str:
 
 
 def _of(field: str) -> Callable[[Form], str]:
-    """Return a function for the page of the resource that a field names."""
     return lambda form: address(form[field])
 
 
 def _made(collection: str) -> Callable[[Form], str]:
-    """Return a function for the page of the resource that the form creates."""
     return lambda form: address(_new_name(form, collection))
 
 
@@ -314,7 +307,7 @@ ACTIONS: Mapping[str, Action] = {
 
 
 def _settings(form: Form, resource: Any) -> Any:
-    """Return the resource with the further settings, which are JSON as in the API."""
+    """The further settings of a form are JSON as in the API."""
     if form["settings"]:
         try:
             json_format.Parse(form["settings"], resource)

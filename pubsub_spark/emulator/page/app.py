@@ -1,8 +1,8 @@
 """The ASGI application of the page: views, forms, events and the two files, behind the guard of hosts and origins.
 
 A view is gathered and rendered on the dispatcher's pool, so no call waits for it. A refused form shows its view again,
-with the error message and its input. A successful form ends in a redirect, so that a reload repeats nothing. Jinja2
-escapes every value. The headers allow only this server's own script and stylesheet.
+with the error message and its input. A successful form ends in a redirect, so that a reload repeats nothing. The
+headers allow only this server's own script and stylesheet.
 """
 
 from __future__ import annotations
@@ -57,8 +57,6 @@ _RPCS = {route.rpc.rpartition("/")[2]: route.rpc for route in routes.routes()}
 
 
 class PageApp:
-    """The page as an ASGI application."""
-
     def __init__(self, parts: Parts, verbs: Mapping[str, Verb], allowed_hosts: Collection[str]) -> None:
         self._parts = parts
         self._verbs = verbs
@@ -117,7 +115,7 @@ class PageApp:
         return RedirectResponse(action.leads_to(form) + rows.query([("done", done)]), HTTPStatus.SEE_OTHER)
 
     async def _carry_out(self, action: Action, form: Form) -> Sequence[int]:
-        """Carry out a form as a call like every other. Return the numbers for the message of success."""
+        """Return the numbers for the message of success."""
         run = self._parts.dispatcher.run
         call = await run(lambda: self._call(action, form))
         if isinstance(call, VerbCall):
@@ -155,7 +153,6 @@ class PageApp:
 
 
 def parts(engine: Engine, dispatcher: Dispatcher, faults: Faults, recent_calls: RecentCalls, history: History) -> Parts:
-    """Return the parts of a running emulator that the page shows."""
     return Parts(engine, dispatcher, faults, recent_calls, history, Live(engine, recent_calls))
 
 
@@ -176,7 +173,7 @@ def _done(query: Query) -> str:
 
 
 def _documentation() -> str:
-    """Return the address of this package's documentation from its metadata, or an empty text without one."""
+    """Return the address of this package's documentation from its metadata, or an empty text."""
     known: list[str] = metadata.metadata("pubsub-spark").get_all("Project-URL", [])
     return next((entry.partition(", ")[2] for entry in known if entry.startswith("Documentation, ")), "")
 

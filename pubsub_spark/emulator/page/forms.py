@@ -1,8 +1,6 @@
-"""Forms made of a schema: a field of the form for each field of the message, and the payload of the input.
+"""Forms made of a schema: a field of the form for each field of the message, and the payload of the input. Pure.
 
-Pure. Numbers, texts, yes or no and choices have fields of their own kind. A field with parts is written as JSON, in the
-schema's JSON encoding. An optional or nullable field may be left empty. The definition decides whether the payload
-fits, as at Publish.
+A field with parts is written as JSON, in the schema's JSON encoding. An optional or nullable field may be left empty.
 """
 
 from __future__ import annotations
@@ -56,8 +54,6 @@ _BOOLEANS = ("true", "false")
 
 
 class FormField(NamedTuple):
-    """One field of a message."""
-
     name: str
     type: str  # by the schema's name
     kind: FieldKind
@@ -101,7 +97,6 @@ def payload(definition: Definition, encoding: Encoding, filled_in: Mapping[str, 
 
 
 def _value(field: FormField, text: str) -> Any:
-    """Return the JSON value of a field that was filled in."""
     if field.kind == "text" or (field.kind == "choice" and field.choices != _BOOLEANS):
         return text
     if field.kind == "number" and text in ("NaN", "Infinity", "-Infinity"):
