@@ -1,10 +1,9 @@
 """Fixtures for pytest, which finds them by itself in every environment that has the package (entry point `pytest11`).
 
-`pubsub_emulator` is a running Emulator, empty at the start of each test. One server serves the whole session, so a test
-costs milliseconds. `pubsub_emulator_host` is its address. PUBSUB_EMULATOR_HOST has it while the test runs, so Google's
-clients that are made in the test use it. `pubsub_local_only` fails a test whose clients would leave this machine.
-
-Nothing is imported and nothing started before a test asks for one of them. docs/testing.md has examples.
+`pubsub_emulator` is a running Emulator, empty at the start of each test. One server serves the whole session.
+`pubsub_emulator_host` is its address, which PUBSUB_EMULATOR_HOST has while the test runs. So Google's clients that are
+made in the test use it. `pubsub_local_only` fails a test whose clients would leave this machine. Nothing is imported or
+started before a test asks for one of them. docs/testing.md has examples.
 """
 
 from __future__ import annotations
@@ -83,7 +82,6 @@ def pubsub_local_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _far_target(target: str, *_: Any, **__: Any) -> str | None:
-    """Return the target of a gRPC channel if it is not this machine."""
     if target.startswith(("unix:", "unix-abstract:")):
         return None
     address = re.sub(r"^(dns|ipv4|ipv6):|.*/", "", target)
@@ -91,7 +89,6 @@ def _far_target(target: str, *_: Any, **__: Any) -> str | None:
 
 
 def _far_address(_: socket.socket, address: Any) -> str | None:
-    """Return the address of a socket if it is not this machine. That of a Unix socket is a path."""
     return None if not isinstance(address, tuple) or _is_here(str(address[0])) else f"{address[0]}:{address[1]}"
 
 

@@ -39,7 +39,6 @@ def backlogs(broker: Broker, now: float) -> dict[str, dict[str, float]]:
 
 
 def record_of(entry: Any, now: float) -> Record:
-    """Return the history of a message, by its entry in a subscription."""
     message = message_of(entry)
     known = entry if isinstance(entry, Delivery) else Delivery(message)
     lease_ends = known.deadline if known.holder is not None and known.deadline > now else None

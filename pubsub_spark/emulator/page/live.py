@@ -1,8 +1,7 @@
 """Samples of counters, once a second while a page is open, as server-sent events, and charts of up to a minute.
 
 Runs on the event loop. Without a viewer there is no listener, no task and no sample. A viewer that changes pages leaves
-for a moment, so sampling continues for a few seconds after the last one has left. Rates come from the events of the
-state. Backlog and age are counters of the broker, so a sample costs microseconds.
+for a moment, so sampling continues for a few seconds after the last one has left.
 """
 
 from __future__ import annotations
@@ -41,8 +40,6 @@ class Sample(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """A field of a sample: its title, and its format."""
-
     title: str
     write: Callable[[Any], str]
 
@@ -76,8 +73,6 @@ _CHARTS = {
 
 
 class Live:
-    """The samples of the watched resources."""
-
     def __init__(self, engine: Engine, recent_calls: RecentCalls) -> None:
         self._engine = engine
         self._recent_calls = recent_calls
@@ -195,7 +190,7 @@ class Live:
         )
 
     def _listen(self, events: Sequence[Event]) -> None:
-        """Count the events of the state. Called under the engine's lock."""
+        """Called under the engine's lock."""
         for event in events:
             if isinstance(event, Published):
                 self._counts["published", event.topic] += len(event.publication)
@@ -227,7 +222,6 @@ class Live:
 
 
 def texts(sample: Sample) -> dict[str, str]:
-    """Return the text of each metric on the page."""
     return {field: metric.write(getattr(sample, field)) for field, metric in METRICS.items()}
 
 

@@ -14,7 +14,6 @@ _STEPS = 7  # of a message's life on its line
 
 
 def content(message: Message, schemas: Schemas) -> dict[str, Any]:
-    """Return the published content of a message."""
     return {
         "id": message.id,
         "published": message.published,
@@ -68,7 +67,6 @@ def _life(steps: list[Step]) -> list[dict[str, Any]]:
 
 
 def _why(state: MessageState, ready: str) -> str:
-    """Return the delivery state of a message, or the reason why it waits. A time follows if it has one."""
     return {
         DeliveryState.LEASED: "leased until",
         DeliveryState.BACKING_OFF: "backs off until",

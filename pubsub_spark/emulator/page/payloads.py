@@ -1,7 +1,6 @@
 """Payloads as a person reads them: decoded by the schema that they were published with, or else as JSON, text or bytes.
 
-Pure. The attributes of a message name the revision that it fits, as for every subscriber. A long payload is cut. A
-payload that cannot be decoded is shown as it is, with the reason.
+Pure. A long payload is cut. A payload that cannot be decoded is shown as it is, with the reason.
 """
 
 from __future__ import annotations
@@ -33,14 +32,11 @@ class Payload(NamedTuple):
 
     @property
     def preview(self) -> str:
-        """The beginning of it, in one line."""
         line = " ".join(self.text[: 4 * _PREVIEW_CHARACTERS].split())
         return line if len(line) <= _PREVIEW_CHARACTERS else f"{line[:_PREVIEW_CHARACTERS]}…"
 
 
 class SchemaOfMessage(NamedTuple):
-    """The revision that a message fits, and its encoding."""
-
     revision: str
     definition: Definition
     encoding: Encoding
@@ -57,7 +53,6 @@ def schema_of(attributes: Mapping[str, str], schemas: Schemas) -> SchemaOfMessag
 
 
 def shown(data: bytes, schema: SchemaOfMessage | None) -> Payload:
-    """Return a payload for the page."""
     if schema is None or len(data) > _MAX_DECODED_BYTES:
         return _plain(data)
     kind = f"{schema.definition.type}, {schema.encoding}, revision {schema.revision}"

@@ -12,20 +12,17 @@ _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 class Page(NamedTuple):
-    """One page of a list: its rows, and its position in the whole."""
-
     rows: Sequence[Any]
     number: int  # from 1 on
     pages: int
     total: int
 
     def map(self, row: Any) -> Page:
-        """Return the page with each row converted by `row`."""
         return self._replace(rows=[row(item) for item in self.rows])
 
 
 def page(items: Iterable[str], number: int, size: int) -> Page:
-    """Return the page of that number of the sorted items, or the nearest page if the number is out of range."""
+    """Return the page of the sorted items, or the nearest page if the number is out of range."""
     everything = sorted(items)
     number, pages = nearest_page(number, size, len(everything))
     return Page(everything[(number - 1) * size : number * size], number, pages, len(everything))
@@ -44,7 +41,6 @@ def is_resource(name: str) -> bool:
 
 
 def address(name: str) -> str:
-    """Return the path of the page of a resource."""
     return f"/page/{quote(name)}"
 
 
@@ -67,7 +63,7 @@ def moment(seconds: float | None) -> str:
 
 
 def time_of_day(seconds: float | None) -> str:
-    """Format the time of `moment` without its date, or return an empty text for None."""
+    """Format the time of `moment` without its date."""
     text = moment(seconds)
     return text[11:23] if text.endswith(" UTC") else text
 

@@ -1,7 +1,6 @@
 """The contents of each view: plain values, gathered under the engine's lock, and decoded after it.
 
-A view takes the parts of the emulator and the fields of the address, and returns the name of its template and the
-values for it. A resource that does not exist is NOT_FOUND, with the API's error message.
+A resource that does not exist is NOT_FOUND, with the API's error message.
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ Query = Mapping[str, str]
 
 
 class Parts(NamedTuple):
-    """The parts of the emulator that the page shows."""
-
     engine: Engine
     dispatcher: Dispatcher
     faults: Faults
@@ -62,7 +59,7 @@ class View(NamedTuple):
 
 
 def find_view(parts: Parts, path: str, query: Query) -> View:
-    """Return the view of a path. Raise RpcError NOT_FOUND if it does not exist."""
+    """Raise RpcError NOT_FOUND if the path has no view."""
     if path == "/":
         return _overview(parts, query)
     if path in _PLAIN_VIEWS:
@@ -114,7 +111,6 @@ def _overview(parts: Parts, query: Query) -> View:
 
 
 def _named(name: str) -> dict[str, Any]:
-    """Return the beginning of a row of a list, which is grouped by project."""
     return {"name": name, "project": name.split("/")[1]}
 
 
@@ -225,12 +221,10 @@ def _subscription(parts: Parts, name: str, query: Query) -> View:
 
 
 def _charted(name: str, samples: list[Sample]) -> dict[str, Any]:
-    """Return the values and charts of a view's resource."""
     return {"charted": name, "fields": texts(samples[-1]), "charts": charts(name, samples)}
 
 
 def _no_pull(resource: Any) -> str:
-    """Return the reason why messages cannot be pulled, or an empty text if they can."""
     if resource.detached:
         return "The subscription is detached from its topic."
     kind = resource_validation.kind(resource)
@@ -238,7 +232,6 @@ def _no_pull(resource: Any) -> str:
 
 
 def _why_ready(subscription: Subscription) -> str:
-    """Return the reason why deliverable messages are not delivered now."""
     consumers = subscription.consumers.connected
     if subscription.resource.push_config.push_endpoint:
         return "waits to be pushed"
@@ -294,7 +287,7 @@ def _schema(parts: Parts, name: str, _: Query) -> View:
 
 
 def _lines(definition: str) -> list[str]:
-    """Return the lines of a definition. JSON is indented, so that two definitions can be compared."""
+    """JSON is indented, so that two definitions can be compared."""
     try:
         return json.dumps(json.loads(definition), indent=2, ensure_ascii=False).splitlines()
     except (ValueError, RecursionError):
@@ -352,7 +345,6 @@ def _resource(call: RecentCall) -> str:
 
 
 def _is_wanted(call: RecentCall, wanted: Mapping[str, str]) -> bool:
-    """Return whether a call passes the filters of the page."""
     status = call.status or _UNDER_WAY
     return (
         wanted["rpc"] in ("", call.rpc)

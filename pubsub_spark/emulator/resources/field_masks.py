@@ -1,7 +1,7 @@
 """Update masks: which fields of a resource a request replaces.
 
 A path names a field or a field of a field. The named field is set to the value of the request, or cleared if it is
-unset there. The request is applied to a copy as a whole, so one bad path leaves everything unchanged.
+unset there. One bad path leaves everything unchanged.
 """
 
 from __future__ import annotations

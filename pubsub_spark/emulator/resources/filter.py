@@ -79,7 +79,7 @@ _JOINTS: dict[str, Callable[[list[Predicate]], Predicate]] = {"AND": _every, "OR
 
 
 class _Parser:
-    """Recursive descent over the text. `at` is the offset of the next read, and every error names it."""
+    """Recursive descent. `at` is the offset of the next read, and every error names it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -213,7 +213,6 @@ class _Parser:
 
 
 def _character(escape: re.Match[str]) -> str:
-    """Return the character of an escape sequence."""
     unicode, hexadecimal, octal, simple = escape.groups()
     if simple:
         return _SIMPLE_ESCAPES[simple]

@@ -1,10 +1,7 @@
 """Exports (BigQuery, Cloud Storage, Bigtable), ingestion from foreign sources, transforms: their checks and defaults.
 
-Exports run if the emulator has their destination (`sinks.export_worker`). Ingestion runs if it has a storage root or
-the endpoint of Kinesis or of Kafka (`sinks.ingestion_worker`). JavaScript also runs (`runtime.transforms`). The rest
-does not exist here. Every configuration is checked as the service checks it, kept and returned. If it would silently do
-nothing, that is reported: by the state of an export or an ingestion, and by UNIMPLEMENTED if a transform is of another
-kind.
+Every configuration is checked as the service checks it, kept and returned. One that does nothing here is reported: by
+the state of an export or an ingestion, and by UNIMPLEMENTED for a transform that is not JavaScript.
 """
 
 from __future__ import annotations
@@ -174,7 +171,7 @@ def fill_ingestion(topic: Any) -> None:
 
 
 def check_transforms(transforms: Sequence[Any]) -> None:
-    """Check transforms. JavaScript runs here. A well-formed transform of another kind is kept if it is disabled."""
+    """A well-formed transform of another kind than JavaScript is kept if it is disabled."""
     names = [transform.javascript_udf.function_name for transform in transforms if transform.HasField("javascript_udf")]
     if len(names) != len(set(names)):
         raise invalid("The function names of the message transforms of one resource must be distinct.")
@@ -229,7 +226,6 @@ def keep_state(changed: Any, present: Any) -> None:
 
 
 def _configuration(resource: Any) -> Any:
-    """Return the settings of a Topic's source, or the configuration of a Subscription's export, or None."""
     if isinstance(resource, protos.Topic):
         settings = resource.ingestion_data_source_settings
         source = settings.WhichOneof("source")

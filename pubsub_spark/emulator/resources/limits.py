@@ -1,7 +1,6 @@
-"""The limits, defaults and error messages of the service, as tables, and the checks that read them.
+"""The limits, defaults and error messages of the service, as tables, and the checks that read them. Pure.
 
-Pure: values in, nothing or an RpcError out. The messages are the service's own if they are known, so a test that
-matches them passes on both.
+The messages are the service's own if they are known, so a test that matches them passes on both.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def invalid_name(name: str) -> RpcError:
 
 
 def check_project(project: str) -> str:
-    """Return `projects/{project}` if it is a valid name. Raise RpcError otherwise."""
+    """Return `project`. Raise RpcError unless it is `projects/ID`."""
     if not _PROJECT.fullmatch(project):
         raise invalid_name(project)
     return project
@@ -206,7 +205,7 @@ def check_attributes(attributes: Mapping[str, str]) -> None:
 
 
 def _check_attribute(name: str, part: str, size: int, most: int) -> None:
-    """Refuse an attribute whose key or value is too long. The service calls its bytes characters."""
+    """The service calls its bytes characters."""
     if size > most:
         raise invalid(
             f'The attribute "{name}" in the request has a {part} that is too long. The length is {size} characters, '

@@ -1,7 +1,6 @@
 """Lists in pages, sorted by name. A token has the name that the next page begins after.
 
-A token stays good when the item that it names is deleted: it marks a place in the order instead of an item. It is good
-only in its own list.
+So it stays good when that item is deleted. It is good only in its own list.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The validation and the defaults of Topic and Subscription resources.
 
 Resources go in as the client sent them and come out as `Get...` will show them, or an RpcError reports the mistake.
-`settings` reads the delivery rules of a finished Subscription.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ def check_values(resource: Any) -> None:
 
 
 def topic(resource: Any) -> Any:
-    """Return a Topic as it is kept."""
     kept = protos.Topic()
     kept.CopyFrom(resource)
     _clear(kept, "satisfies_pzs", "state", "tags")
@@ -61,7 +59,7 @@ def retention(kept: Any) -> float:
 
 
 def subscription(resource: Any, exports: Collection[str] = ()) -> Any:
-    """Return a Subscription as it is kept: checked, and with defaults. `exports` are the configurations that run."""
+    """`exports` are the configurations that run."""
     kept = protos.Subscription()
     kept.CopyFrom(resource)
     _clear(kept, "state", "topic_message_retention_duration", "analytics_hub_subscription_info", "tags")
@@ -80,7 +78,6 @@ def subscription(resource: Any, exports: Collection[str] = ()) -> Any:
 
 
 def settings(kept: Any) -> Settings:
-    """Return the delivery settings of a Subscription resource."""
     expiration, retry, dead_letter = kept.expiration_policy, kept.retry_policy, kept.dead_letter_policy
     has_retry = kept.HasField("retry_policy")
     return Settings(
@@ -143,7 +140,7 @@ def keep_push_version(changed: Any, kept: Any) -> None:
 
 
 def kind(kept: Any) -> str:
-    """Return the delivery type of a subscription: pull, push or export."""
+    """Return pull, push or export."""
     if kept.push_config.push_endpoint:
         return "push"
     return "export" if integrations.export_of(kept) else "pull"
@@ -161,7 +158,7 @@ def seconds(duration: Any) -> float:
 
 
 def _fill_expiration(kept: Any) -> None:
-    """Set the default expiration of 31 days. A policy without a ttl means never."""
+    """The default is 31 days. A policy without a ttl means never."""
     if not kept.HasField("expiration_policy"):
         kept.expiration_policy.ttl.seconds = limits.DEFAULT_EXPIRATION
     elif kept.expiration_policy.HasField("ttl"):
@@ -208,7 +205,7 @@ def _check_filter(text: str) -> None:
 
 
 def _check_delivery(kept: Any) -> None:
-    """Check that there is at most one way of delivery, and exactly-once delivery only by pull."""
+    """At most one way of delivery, and exactly-once delivery only by pull."""
     if not kept.HasField("push_config"):
         kept.push_config.SetInParent()
     push_config(kept.push_config)

@@ -1,7 +1,6 @@
 """Log records of calls: RPC, resource, messages, status and duration, as a sentence and as fields.
 
-Requests are parsed for it, which costs as much as a second handler, so only for logged calls. The formatter writes a
-line of JSON with the names of Google Cloud's structured logging (`severity`, `time`, `message`).
+Requests are parsed for it, which costs as much as a second handler, so only for logged calls.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ _COUNTS: dict[str, Callable[[Any, bytes], int]] = {
 
 
 class Ended(NamedTuple):
-    """A call that has ended, as the log shows it."""
-
     sentence: str
     fields: Mapping[str, Any]
 
@@ -81,12 +78,13 @@ def _about(context: RpcContext, response: bytes) -> tuple[str, int | None]:
 
 @lru_cache(maxsize=1)
 def _routes() -> dict[str, Route]:
-    """Return a route of each RPC by its short name: the field that fills its path names the resource."""
+    """The field that fills the path of a route names the resource."""
     return {route.rpc.rpartition("/")[2]: route for route in routes()}
 
 
 class JsonFormatter(logging.Formatter):
-    """A formatter of records as one line of JSON."""
+    """Records as one line of JSON, with the names of Google Cloud's structured logging (`severity`, `time`, `message`).
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {

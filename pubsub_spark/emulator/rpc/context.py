@@ -1,4 +1,4 @@
-"""The context of one RPC: method, metadata, peer, deadline, and whether it was cancelled."""
+"""The context of one RPC."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The dispatcher: from a method's name and a request's bytes to the bytes of its response, for every transport.
 
-Everything runs on one event loop. A handler that takes less than a few milliseconds runs there. A slower one
-(`Rpc.is_slow`) runs on a small pool of threads, so that no other call waits for it. The interceptors wrap each call. A
-call ends with a response, or with an RpcError. A bug in the emulator is INTERNAL and in the log.
+Everything runs on one event loop, except handlers that take more than a few milliseconds (`Rpc.is_slow`): they run on a
+small pool of threads, so that no other call waits for them. The interceptors wrap each call. A call ends with a
+response, or with an RpcError. A bug in the emulator is INTERNAL and in the log.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class Dispatcher:
         self._pool = ThreadPoolExecutor(_POOL_THREADS, thread_name_prefix="pubsub-emulator")
 
     async def unary(self, raw: bytes, context: RpcContext) -> bytes:
-        """Return the response of an RPC with one request."""
         rpc = self.rpcs.get(context.method)
         if rpc is None:
             raise unimplemented(f"Method not found: `{context.method}`.")
@@ -122,17 +121,14 @@ class Dispatcher:
         return len(streams)
 
     def streams(self) -> int:
-        """Return the number of open streams."""
         with self._engine.open():
             return len(self._streams)
 
     @property
     def has_streams(self) -> bool:
-        """Whether a stream is open."""
         return bool(self._streams)
 
     def streams_by_subscription(self) -> Counter[str]:
-        """Return the number of open streams of each subscription."""
         with self._engine.open():
             return Counter(stream.subscription_name for stream in self._streams)
 

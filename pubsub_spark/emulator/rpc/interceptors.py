@@ -36,8 +36,6 @@ def stopping() -> RpcError:
 
 
 class Recorder:
-    """The interceptor that keeps every call, to be read by a test."""
-
     def __init__(self) -> None:
         self.calls: list[Recorded] = []
 

@@ -1,7 +1,4 @@
-"""The latest calls, with their duration and status, shown on the page.
-
-An interceptor. It keeps a fixed number of calls, the newest push out the oldest, and costs a microsecond per call.
-"""
+"""The latest calls, with their duration and status, shown on the page. It costs a microsecond per call."""
 
 from __future__ import annotations
 
@@ -23,8 +20,6 @@ _MAX_NAME_BYTES = 1000
 
 @dataclass(slots=True)
 class RecentCall:
-    """One call: its method, its start, and its end once it has ended."""
-
     rpc: str
     peer: str
     began: float  # on the emulator's clock

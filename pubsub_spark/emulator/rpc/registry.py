@@ -1,9 +1,8 @@
 """The table of RPCs: the handler of each method, and how it runs.
 
-The handlers of one emulator, made once. An RPC of `api.routes` is answered by the method of its name in snake case.
-Most accept a request message and return a response message. Those of the hot calls (Publish, Pull, Acknowledge,
-ModifyAckDeadline) accept and return bytes. StreamingPull, the one stream, is not in the table: the dispatcher knows it
-by name. An RPC outside of both is UNIMPLEMENTED.
+An RPC of `api.routes` is answered by the method of its name in snake case. Most accept a request message and return a
+response message. Those of the hot calls (Publish, Pull, Acknowledge, ModifyAckDeadline) accept and return bytes.
+StreamingPull, the one stream, is not in the table. An RPC outside of both is UNIMPLEMENTED.
 """
 
 from __future__ import annotations
@@ -48,8 +47,6 @@ _MAX_NAME_BYTES = 1000
 
 
 class Rpc(NamedTuple):
-    """An RPC's handler, and where it runs."""
-
     handler: Callable[..., Any]  # accepts the request's bytes and the context, returns the response's bytes
     is_slow: Callable[[bytes], bool]  # whether this request belongs on the pool
     waits: bool = False  # the handler is a coroutine function
@@ -57,8 +54,6 @@ class Rpc(NamedTuple):
 
 
 class Registry:
-    """The handlers over one engine."""
-
     def __init__(
         self,
         engine: Engine,
@@ -104,7 +99,6 @@ class Registry:
         return has_schema or len(raw) > _LARGE_PUBLISH_BYTES
 
     def _transforming_thread(self, raw: bytes) -> Executor | None:
-        """Return the thread for the transforms of a Publish's topic, or None without transforms."""
         name, _ = wire_format.subscription_and_rest(raw[:_MAX_NAME_BYTES])
         topic = self._engine.broker.topics.get(name)
         if topic is None or not topic.resource.message_transforms:
@@ -141,7 +135,7 @@ def _always(_: bytes) -> bool:
 
 
 def _has_transforms(request: Any, field: str, raw: bytes) -> bool:
-    """Return whether the resource in a request has message transforms. Their code is run when they are set."""
+    """Transforms are slow to set, because their code is run then."""
     try:
         parsed = request.FromString(raw)
     except DecodeError:  # the handler reports it
@@ -150,5 +144,4 @@ def _has_transforms(request: Any, field: str, raw: bytes) -> bool:
 
 
 def _snake_case(rpc: str) -> str:
-    """Return the name of an RPC's handler: `get_topic` for `GetTopic`."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower()

@@ -1,7 +1,6 @@
 """Spans of OpenTelemetry: one for each call, below the client's span if its metadata name one.
 
-Only if the SDK is configured before the emulator starts (by `opentelemetry-instrument`, or a test). The emulator itself
-does not import the SDK.
+Only if the SDK is configured before the emulator starts (by `opentelemetry-instrument`, or a test).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pubsub_spark.emulator.rpc.interceptors import Interceptor, Proceed
 
 
 def interceptor() -> Interceptor | None:
-    """Return the interceptor that makes a span of each call, or None if OpenTelemetry is not configured."""
+    """Return None if OpenTelemetry is not configured."""
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return None

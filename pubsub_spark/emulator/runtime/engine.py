@@ -1,11 +1,9 @@
 """The one lock, the clock, and the waking of consumers.
 
 Everything that touches the broker goes through `open`, which holds the lock, lets the time that has passed take effect,
-and on the way out notifies the consumers that the state found something for. One message wakes one consumer. A consumer
-on the event loop waits for its `Wakeup`. One that has a thread (a push worker) waits in `wait`, on a condition. One
-thread sleeps until something on the broker's agenda is due, and until then costs nothing.
-
-An exception on a background thread is passed to `fail`, which logs it and ends the emulator.
+and on the way out notifies the consumers that the state found something for. A consumer on the event loop waits for its
+`Wakeup`. One that has a thread (a push worker) waits in `wait`, on a condition. One thread sleeps until something on
+the broker's agenda is due.
 """
 
 from __future__ import annotations
@@ -48,8 +46,6 @@ class Journal(Protocol):
 
 
 class Session(NamedTuple):
-    """The broker and the present time. A handler that holds the lock uses them."""
-
     broker: Broker
     now: float
 
@@ -119,7 +115,6 @@ class Engine:
             self._listeners.append(listener)
 
     def remove_listener(self, listener: Listener) -> None:
-        """Pass `listener` no more events."""
         with self._lock:
             self._listeners = [other for other in self._listeners if other != listener]
 
@@ -143,7 +138,6 @@ class Engine:
         return consumer
 
     def now(self) -> float:
-        """Return the present time on the emulator's clock."""
         return self.clock.now()
 
     def wake(self, consumer: Consumer) -> None:
@@ -203,8 +197,7 @@ class Engine:
     def fail(self, error: BaseException) -> None:
         """End the emulator because of an exception on a background thread. Any thread may call this.
 
-        The first one is kept in `failure`, and `on_failure` is called: the emulator stops serving, its process ends
-        with an error, and in process every later call of `Emulator` raises.
+        The first one is kept in `failure`, and `on_failure` is called: the emulator stops serving.
         """
         _log.critical("The emulator failed and ends.", exc_info=error)
         with self._lock:

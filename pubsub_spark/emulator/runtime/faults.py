@@ -1,8 +1,4 @@
-"""Injected faults: RPCs that fail or are delayed and acks that fail, as a test has ordered.
-
-No I/O and no clock, but a lock, because calls come on many threads. A fault is for one RPC (`Publish`, `StreamingPull`,
-...) or for every one (`*`), and is used up after `count` calls.
-"""
+"""Injected faults: RPCs that fail or are delayed and acks that fail, as a test has ordered."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ EVERY = "*"
 
 @dataclass
 class Fault:
-    """A fault of the next `count` calls of an RPC. Without a code they are only delayed."""
+    """A fault of the next `count` calls of an RPC, or of any (`*`). Without a code they are only delayed."""
 
     rpc: str
     code: Code | None
@@ -29,7 +25,7 @@ class Fault:
 
 
 class Faults:
-    """The pending faults. The first injected applies first."""
+    """The pending faults. The first injected applies first. Any thread may call any method."""
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
@@ -41,7 +37,6 @@ class Faults:
             self._faults.append(fault)
 
     def pending(self) -> list[Fault]:
-        """Return the pending faults of calls, as they are now."""
         with self._lock:
             return [replace(fault) for fault in self._faults]
 

@@ -42,7 +42,7 @@ class TransformError(ValueError):
 
 
 class UnavailableError(TransformError):
-    """The lack of V8: no function can be used."""
+    """V8 is not installed."""
 
 
 class Transformable(NamedTuple):
@@ -71,7 +71,6 @@ class Function:
         self._open()
 
     def run(self, messages: Sequence[Transformable]) -> list[Outcome]:
-        """Return the outcome of each message."""
         texts: list[tuple[dict[str, Any], Mapping[str, str]] | None] = [_given(message) for message in messages]
         answers = iter(self._call([text for text in texts if text is not None]))
         unreadable = TransformError("the data of the message is not UTF-8, which JavaScript needs")
@@ -105,7 +104,6 @@ class Function:
         return [{"error": why}]
 
     def _open(self) -> Any:
-        """Return the context with the code."""
         if self._context is not None:
             return self._context
         try:
@@ -153,7 +151,6 @@ def _given(message: Transformable) -> tuple[dict[str, Any], Mapping[str, str]] |
 
 
 def _answers(text: str, count: int) -> list[Any]:
-    """Return the answer to each message of a batch, as V8 wrote it."""
     answers: list[Any] = json.loads(text)
     if len(answers) != count or not all(isinstance(answer, dict) for answer in answers):
         raise ValueError("It is no list of an answer to each message.")
@@ -161,7 +158,6 @@ def _answers(text: str, count: int) -> list[Any]:
 
 
 def _outcome(answer: Any, message: Transformable) -> Outcome:
-    """Return the function's result for a message."""
     if "error" in answer:
         return TransformError(answer["error"])
     result = answer.get("made")
