@@ -40,7 +40,7 @@ class SeedFileError(ValueError):
 
 
 def load(path: Path, services: Registry) -> None:
-    """Create the resources of the file. SeedFileError names the problem in it."""
+    """SeedFileError names the problem in the file."""
     try:
         text = path.read_text()
         _check(path, yaml.compose(text, yaml.SafeLoader))
@@ -82,8 +82,6 @@ def _nodes(node: Any) -> Iterator[Any]:
 
 
 class _SeedFile:
-    """A parsed seed file."""
-
     def __init__(self, path: Path, document: Any, services: Registry) -> None:
         self._services = services
         self._path = path
@@ -104,7 +102,7 @@ class _SeedFile:
         return {str(key): value for key, value in section.items()}
 
     def create(self, section: str, name: str, fields: Any, create: Callable[[str, dict[str, Any]], None]) -> None:
-        """Create a resource. SeedFileError names its position in the file."""
+        """SeedFileError names the position in the file."""
         position = f"`{section}.{name}` in `{self._path}`"
         if not isinstance(fields or {}, Mapping):
             raise SeedFileError(f"{position} must be a mapping of fields.")

@@ -1,8 +1,4 @@
-"""The emulator as a process of its own, for `pubsub-spark emulator`.
-
-Prints one line when it is ready, to be evaluated by the shell that started it (or JSON), and stops on Ctrl-C and
-SIGTERM.
-"""
+"""The emulator as a process of its own, for `pubsub-spark emulator`."""
 
 from __future__ import annotations
 
@@ -32,8 +28,8 @@ _SWITCH_SECONDS = 0.0005  # until a thread that compiles a schema lets the event
 def serve(options: ServeOptions, prepare: Callable[[str], object] | None = None, as_json: bool = False) -> int:
     """Run until Ctrl-C or SIGTERM and return the exit code. To be called from the main thread, because of the signals.
 
-    If the data directory is empty, the resources of `options.config` (see `seed_file`) are created, and `prepare` is
-    called with the endpoint before the line is printed.
+    When it is ready, it prints one line, to be evaluated by the shell that started it (or JSON). If the data directory
+    is empty, the resources of `options.config` are created before that, and `prepare` is called with the endpoint.
     """
     options.remembered = options.remembered if options.record else 0
     options.on_failure = partial(os.kill, os.getpid(), signal.SIGTERM)  # a failed emulator is stopped as by a signal

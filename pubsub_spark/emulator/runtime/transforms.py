@@ -1,8 +1,7 @@
 """Message transforms: the functions of each topic and subscription that has some, in order.
 
-A resource with transforms has its own thread, which does no other work. A function that never ends holds up only the
-messages of its own topic or subscription, each for half a second. The engine's lock is not held meanwhile. A resource
-without transforms only costs a look-up.
+A resource with transforms has its own thread. A function that never ends holds up only the messages of its own topic or
+subscription, each for half a second. The engine's lock is not held meanwhile.
 """
 
 from __future__ import annotations
@@ -65,11 +64,9 @@ class Transforms:
         return runner
 
     def discard(self, name: str) -> None:
-        """Forget the runner of a resource that is deleted."""
         self._runners.pop(name, None)
 
     def clear(self) -> None:
-        """Forget every runner."""
         self._runners.clear()
 
 
@@ -101,7 +98,6 @@ def metadata(message: Any) -> dict[str, str]:
 
 
 def transformable(message: Any) -> Transformable:
-    """Return a message of a subscription, as its transforms receive it."""
     return Transformable(message.data, message.attributes, metadata(message))
 
 

@@ -4,8 +4,7 @@ A client may compare a message with the id that its own Publish returned, so it 
 delivery takes a `Barrier` in the locked section that takes its messages, and is sent after the barrier opened: when the
 responses that were pending then are written. It does not wait for later calls, so a busy topic delays nothing.
 
-A response that its client does not read can be pending for as long as the connection lives. After MAX_SECONDS of
-waiting for it, it is treated as written.
+A client that does not read can keep a response pending. After MAX_SECONDS it is treated as written.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ class Answer:
 
 
 class Barrier:
-    """The barrier that opens when the responses that were pending on a topic are written."""
-
     def __init__(self, unanswered: Unanswered, pending: Iterable[Answer]) -> None:
         self.pending = set(pending)
         self.opened: Future[None] = Future()

@@ -17,8 +17,6 @@ _SPARE_ENTRIES = 64  # beyond two for each subscription, before they are tidied
 
 
 class Agenda:
-    """The subscriptions by due time."""
-
     def __init__(self) -> None:
         self._times: dict[Subscription, float] = {}
         self._heap: list[tuple[float, str, int, Subscription]] = []
@@ -38,16 +36,15 @@ class Agenda:
                 heapq.heapify(self._heap)
 
     def discard(self, subscription: Subscription) -> None:
-        """Take a subscription off the agenda."""
         self._times.pop(subscription, None)
 
     @property
     def due(self) -> float:
-        """The time of the first entry, or infinity if the agenda is empty."""
+        """The time of the first entry, or infinity."""
         return self._heap[0][0] if self._heap else NEVER
 
     def pop(self, now: float) -> Subscription | None:
-        """Take the first due subscription off the agenda and return it, or None if no subscription is due."""
+        """Take the first due subscription off the agenda and return it, or None."""
         while self._heap and self._heap[0][0] <= now:
             due, _, _, subscription = heapq.heappop(self._heap)
             if self._times.get(subscription) == due:

@@ -1,8 +1,8 @@
 """Counters of unacked messages by publish time: how many there are, and how old the oldest is, without visiting any.
 
-Pure. The counters cover the messages of a subscription that were leased once or have an ordering key. The subscription
-counts its other messages. Retention ends for the oldest first, so a message beyond it leaves the count at that time,
-whether it is queued or leased, and is never counted again.
+Pure. They cover the messages of a subscription that were leased once or have an ordering key. The subscription counts
+its other messages. Retention ends for the oldest first, so a message beyond it leaves the count at that time, whether
+it is queued or leased, and is never counted again.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ _SPARE_ENTRIES = 64  # of the heap, beyond two for each publish time, before it 
 
 
 class Unacked:
-    """The number of unacked messages of each publish time."""
-
     def __init__(self) -> None:
         self.total = 0
         self.expired_until = -NEVER  # messages published then, or earlier, have outlived their retention
@@ -23,7 +21,6 @@ class Unacked:
         self._times: list[float] = []  # heap. A time without a count is passed over
 
     def add(self, published: float, messages: int = 1) -> None:
-        """Add messages that became unacked to the count."""
         if published <= self.expired_until:
             return
         self.total += messages
@@ -49,14 +46,14 @@ class Unacked:
 
     @property
     def oldest(self) -> float:
-        """The publish time of the oldest message, or infinity if there are no messages."""
+        """The publish time of the oldest message, or infinity."""
         times = self._times
         while times and times[0] not in self._counts:
             heapq.heappop(times)
         return times[0] if times else NEVER
 
     def expire(self, retention: float, now: float) -> None:
-        """Remove messages published `retention` seconds ago or earlier from the count."""
+        """Remove messages published `retention` seconds ago or earlier."""
         while (oldest := self.oldest) + retention <= now:
             self.total -= self._counts.pop(oldest)
             self.expired_until = oldest

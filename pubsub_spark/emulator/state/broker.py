@@ -3,10 +3,8 @@
 All changes are methods of the broker, which also keep the agenda and append to `events`. They accept the Topic,
 Subscription or Snapshot itself instead of its name: a change to a deleted one does nothing to a successor of that name.
 
-Pure: no lock, no proto, no clock. `resource` of each record is the configuration as the client sees it. It is carried
-and replaced as a whole, never read and never changed in place. The handlers check existence and permission.
-
-`tick` lets time pass, and visits only the subscriptions that are due on the agenda.
+Pure: no lock, no proto, no clock. `resource` of each record is the configuration as the client sees it. It is replaced
+as a whole, never read and never changed in place. The handlers check existence and permission.
 """
 
 from __future__ import annotations
@@ -84,7 +82,6 @@ class Broker:
         return topic
 
     def update_topic(self, topic: Topic, resource: Any, retention: float, now: float) -> None:
-        """Replace the configuration of a topic."""
         topic.retention = retention
         for subscription in topic.subscriptions.values():
             subscription.topic_retention = retention
@@ -173,7 +170,6 @@ class Broker:
         return subscription
 
     def configure(self, subscription: Subscription, settings: Settings, resource: Any, now: float) -> None:
-        """Replace the configuration of a subscription."""
         subscription.configure(settings)
         subscription.active = now
         subscription.tick(now)  # the retention may have changed
@@ -242,7 +238,7 @@ class Broker:
     # Consumers and leases
 
     def join(self, subscription: Subscription, consumer: Consumer) -> None:
-        """Connect a consumer to a subscription, which does not expire while it has one."""
+        """A subscription does not expire while it has a consumer."""
         subscription.consumers.join(consumer)
 
     def take(
@@ -314,7 +310,7 @@ class Broker:
         return subscription.outstanding
 
     def oldest_unacked(self, subscription: Subscription) -> float | None:
-        """Return the publish time of the oldest unacked message, or None if nothing is unacked."""
+        """Return the publish time of the oldest unacked message, or None."""
         return subscription.oldest_unacked
 
     # Time
@@ -364,7 +360,7 @@ class Broker:
         return expired
 
     def _forward(self, subscription: Subscription, now: float) -> None:
-        """Publish dead messages to the dead-letter topic. If it was deleted they are redelivered, as by the service."""
+        """If the dead-letter topic was deleted, the messages are redelivered, as by the service."""
         dead, subscription.dead = subscription.dead, []
         target = self.topics.get(subscription.settings.dead_letter_topic)
         for delivery in dead:
@@ -391,7 +387,6 @@ class Broker:
         return snapshot
 
     def update_snapshot(self, snapshot: Snapshot, resource: Any, expires: float) -> None:
-        """Replace the resource of a snapshot, and set when it expires."""
         snapshot.expires = expires
         self._snapshots_due = min(self._snapshots_due, expires)
         self.replace(snapshot, resource)
@@ -429,7 +424,6 @@ class Broker:
 
 
 def _exclude(numbers: Sequence[int], failed: Sequence[int]) -> Sequence[int]:
-    """Return the numbers that have not failed."""
     if not failed:
         return numbers
     excluded = set(failed)

@@ -1,8 +1,7 @@
 """Chaos from a seed: reordering, redelivery and early ends of leases, as at-least-once delivery allows.
 
-Pure. At-least-once leaves much open: messages arrive in any order, are redelivered after an ack, and leases end early.
-A program that survives this survives the service. Guarantees still hold: the order of a key, and all of exactly-once
-delivery. Each chance is below one, so in the end every message is acknowledged.
+Pure. Guarantees still hold: the order of a key, and all of exactly-once delivery. Each chance is below one, so in the
+end every message is acknowledged.
 """
 
 from __future__ import annotations

@@ -16,11 +16,9 @@ class Consumers:
         self.waiting: OrderedDict[Consumer, None] = OrderedDict()  # have room, and are to be notified
 
     def join(self, consumer: Consumer) -> None:
-        """Connect a consumer."""
         self.connected[consumer] = None
 
     def leave(self, consumer: Consumer) -> None:
-        """Disconnect a consumer."""
         self.connected.pop(consumer, None)
         self.waiting.pop(consumer, None)
         consumer.closed = True

@@ -1,7 +1,4 @@
-"""Consumers, the batches leased to them, and the record of a message that was leased.
-
-Plain records. The rules that move them are in `subscription`.
-"""
+"""Consumers, the batches leased to them, and the record of a message that was leased."""
 
 from __future__ import annotations
 
@@ -77,7 +74,6 @@ class Batch:
 
     @property
     def frames(self) -> Sequence[bytes]:
-        """The bytes of each message."""
         frames: list[bytes] = []
         for part in self.parts:
             if isinstance(part, Delivery):
@@ -137,7 +133,6 @@ class BatchBuilder:
         return [delivery for part in parts for delivery in part]
 
     def attempts(self) -> list[int]:
-        """Return the number of the delivery attempt of each message."""
         counts = ([part.failures + 1] if isinstance(part, Delivery) else [1] * len(part) for part in self.parts)
         return [attempt for part in counts for attempt in part]
 
@@ -168,7 +163,6 @@ class Delivery:
 
 
 def message_of(entry: Message | Delivery) -> Message:
-    """Return the message of a queue entry, whether it was leased before or not."""
     return entry.message if isinstance(entry, Delivery) else entry
 
 

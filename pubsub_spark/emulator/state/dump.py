@@ -1,4 +1,4 @@
-"""The plain data of a dumped state, and how to load it. `State.dump` and `State.load` call this module.
+"""The plain data of a dumped state, and how to load it.
 
 Messages are tuples, publications are tuples with their list of frames. A Delivery may be in two places (leased and in
 its key's queue), so deliveries are rows of a table, and both places refer to them by index.
@@ -31,8 +31,7 @@ _FIELDS = ("topic_retention", "active", "_turn", "_prune_at", "_snapshot_retenti
 class ResourceFormat(NamedTuple):
     """Writer and reader of resources, which are opaque to the state.
 
-    `read` is by collection (topics, subscriptions, snapshots). `settings` reads the delivery settings of a Subscription
-    resource.
+    `read` is by collection. `settings` reads the delivery settings of a Subscription resource.
     """
 
     write: Callable[[Any], Any]
@@ -212,7 +211,6 @@ def load_broker(broker: Broker, dumped: Mapping[str, Any], resources: ResourceFo
 
 
 def dump_schemas(schemas: Schemas) -> list[Any]:
-    """Return every schema as plain data."""
     return list(map(dump_schema, schemas._schemas.values()))
 
 

@@ -1,10 +1,7 @@
 """Events: the changes of the state, for listeners: workers that push, export and ingest, metrics, the page.
 
-The broker, the schemas and the policies append to one list. The engine hands its events to the listeners, in order,
-before it releases the lock (`Engine.add_listener`). There is one event for each request or batch instead of one for
-each message, and it refers to existing objects of the state. So an event without a reader costs less than a
-microsecond.
-
+The engine hands them to the listeners, in order, before it releases the lock (`Engine.add_listener`). There is one
+event for each request or batch instead of one for each message, and it refers to existing objects of the state.
 Resources are never changed in place: the one in an event stays as it was when the event happened.
 """
 
@@ -47,8 +44,6 @@ class Cleared(NamedTuple):
 
 
 class PolicySet(NamedTuple):
-    """The IAM policy of a resource was replaced."""
-
     name: str
     policy: Any
 
@@ -61,7 +56,7 @@ class Published(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """A batch was leased to a consumer of a subscription. `to` is the consumer's name."""
+    """A batch was leased. `to` is the consumer's name."""
 
     subscription: str
     batch: Batch

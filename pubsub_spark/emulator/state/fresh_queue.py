@@ -19,7 +19,7 @@ class FreshQueue:
 
     @property
     def oldest(self) -> float:
-        """The publish time of the oldest message, or infinity if there are no messages."""
+        """The publish time of the oldest message, or infinity."""
         return self.publications[0].published if self.publications else NEVER
 
     def add(self, publication: Publication) -> None:
@@ -44,5 +44,4 @@ class FreshQueue:
             self.count -= len(self.publications.popleft())
 
     def messages(self) -> Iterator[Message]:
-        """Return the messages, one by one."""
         return (message for publication in self.publications for message in publication.messages())

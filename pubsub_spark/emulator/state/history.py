@@ -1,8 +1,7 @@
 """The latest events of each subscription's messages, and the latest messages of each topic. The page shows them.
 
-A listener of the engine. A batch is one entry with the numbers of its leases, and no entry holds a message. So an event
-costs about a microsecond and memory is bounded: `_STEPS` steps of messages per subscription, and `_LATEST` messages of
-at most `_LARGEST_BYTES` per topic. The life of a message is put together only when it is viewed.
+A listener of the engine. A batch is one entry with the numbers of its leases, and no entry holds a message. Memory is
+bounded: `_STEPS` steps of messages per subscription, and `_LATEST` messages of at most `_LARGEST_BYTES` per topic.
 """
 
 from __future__ import annotations
@@ -55,8 +54,6 @@ class Entry(NamedTuple):
 
 
 class _Log:
-    """The latest entries of one subscription."""
-
     def __init__(self) -> None:
         self.entries: deque[Entry] = deque()
         self._steps = 0
@@ -70,8 +67,6 @@ class _Log:
 
 
 class _Latest:
-    """The latest messages of one topic, in their publications."""
-
     def __init__(self) -> None:
         self._publications: deque[Publication] = deque()
         self._count = 0
@@ -98,15 +93,13 @@ class _Latest:
 
 
 class History:
-    """The latest steps of messages by subscription, and the latest messages by topic."""
-
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._logs: defaultdict[str, _Log] = defaultdict(_Log)
         self._latest: defaultdict[str, _Latest] = defaultdict(_Latest)
 
     def follow(self, events: Sequence[Event]) -> None:
-        """Record events. Called under the engine's lock."""
+        """Called under the engine's lock."""
         now = self._now()
         for event in events:
             if isinstance(event, Published):
@@ -146,7 +139,6 @@ class History:
         return self._latest[topic].messages() if topic in self._latest else []
 
     def entries(self, subscription: str) -> list[Entry]:
-        """Return the latest steps of a subscription's messages, as `lives` reads them."""
         return list(self._logs[subscription].entries) if subscription in self._logs else []
 
 

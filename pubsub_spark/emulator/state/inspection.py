@@ -1,8 +1,8 @@
 """The messages of a subscription, as a person inspects them: where each is, until when, and its holder.
 
-Pure, and nothing is changed: a batch of leases stays one record. A page of messages is found by skipping whole
-publications, so a page costs the same at a hundred thousand messages as at a thousand, and some milliseconds at the
-end. The order is that of delivery: leased messages, those to be redelivered, the per-key queues, the fresh ones.
+Pure, and nothing is changed. A page of messages is found by skipping whole publications, so its cost does not grow with
+the backlog. The order is that of delivery: leased messages, those to be redelivered, the per-key queues, the fresh
+ones.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from pubsub_spark.emulator.state.subscription import Subscription
 
 
 class DeliveryState(Enum):
-    """The delivery state of a message."""
-
     LEASED = "leased"
     RETURNED = "returned"  # its lease has ended, and it will be redelivered
     BACKING_OFF = "backing off"  # the same, after a backoff
@@ -42,8 +40,6 @@ _KEY_STATES = {
 
 
 class MessageState(NamedTuple):
-    """One message and its delivery state."""
-
     message: Message
     state: DeliveryState
     deliveries: int = 0

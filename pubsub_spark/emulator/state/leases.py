@@ -1,9 +1,8 @@
 """The leases of a subscription: number, message, holder, deadline.
 
 Pure. Each lease has its own number, which its ack id stands for. The numbers of a batch are consecutive, and those of
-the next batch begin at the next multiple of SPAN. Most batches are acknowledged or extended as they were handed out, in
-long runs. So a batch is one record, of frames: a message in it gets its own Delivery only when something happens to it
-alone.
+the next batch begin at the next multiple of SPAN. A batch is one record, of frames: a message in it gets its own
+Delivery only when something happens to it alone.
 
 One heap entry stands for a whole batch of leases, and acks and extensions do not touch it. When its time comes, the
 leases that are still there and due are returned, and the others are passed over.
@@ -89,8 +88,6 @@ class BatchNumbers(Iterator[int]):
 
 
 class Leases:
-    """The leases of one subscription."""
-
     def __init__(self, batches: Iterator[int]) -> None:
         self._batch_numbers = batches
         self._batches: dict[int, LeaseBatch] = {}
@@ -119,7 +116,7 @@ class Leases:
 
     @property
     def due(self) -> float:
-        """The time when leases may expire next, or infinity if there are no leases."""
+        """The time when leases may expire next, or infinity."""
         return self._deadlines[0][0] if self._deadlines else NEVER
 
     def get(self, number: int) -> Delivery | None:
@@ -318,7 +315,6 @@ class Acked:
         self._count = 0
 
     def add(self, items: Iterable[ContiguousLeases | Delivery]) -> None:
-        """Add acknowledged messages, and drop the oldest beyond `most`."""
         if not self._most:
             return
         for item in items:
@@ -344,7 +340,6 @@ class AckedNumbers(OrderedDict[int, None]):
     """The numbers acknowledged last on an exactly-once subscription. Acknowledging one again is no error."""
 
     def add(self, numbers: Iterable[int]) -> None:
-        """Add numbers, and drop the oldest beyond the limit."""
         for number in numbers:
             self[number] = None
             if len(self) > _MAX_ACKED_NUMBERS:

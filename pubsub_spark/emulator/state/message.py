@@ -1,8 +1,8 @@
 """Published messages, shared by every subscription of their topic.
 
-The bytes of a message are made once, at Publish, and joined into each delivery. Data and attributes, which only
-filters, inspection and push need, are read out of them on demand. Messages that were published together stay together
-as long as possible: a backlog consists of `Publication`s, and only single messages become a `Message`.
+The bytes of a message are made once, at Publish, and joined into each delivery. Data and attributes are read out of
+them on demand. Messages that were published together stay together as long as possible: a backlog consists of
+`Publication`s, and only single messages become a `Message`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ class Message(NamedTuple):
 
     @property
     def body(self) -> bytes:
-        """The serialized PubsubMessage."""
         return wire_format.message_body(self.frame)
 
     @property
@@ -118,7 +117,7 @@ class Publication:
         return Publication(self.first, self.published, self.key, list(self.frames))
 
     def split(self, size: int) -> tuple[Publication, Publication | None]:
-        """Return the first `size` messages, and the others (None if no others remain)."""
+        """Return the first `size` messages, and the others or None."""
         if size >= len(self.frames):
             return self, None
         remaining = Publication(self.first + size, self.published, self.key, self.frames[size:])
@@ -154,7 +153,6 @@ def published_since(time: float) -> Split:
 
 
 def ranges(sorted_publications: Iterable[Publication]) -> list[range]:
-    """Return the numbers of the messages."""
     numbers: list[range] = []
     for publication in sorted_publications:
         first = numbers.pop().start if numbers and numbers[-1].stop == publication.first else publication.first

@@ -38,8 +38,6 @@ class KeyQueue:
 
 
 class KeyQueues:
-    """The keyed messages of one subscription."""
-
     def __init__(self) -> None:
         self._queues: dict[str, KeyQueue] = {}
         self._ready: deque[str] = deque()
@@ -55,11 +53,10 @@ class KeyQueues:
 
     @property
     def due(self) -> float:
-        """The time when the next backoff ends, or infinity if no queue is backing off."""
+        """The time when the next backoff ends, or infinity."""
         return self._backing_off[0][0] if self._backing_off else float("inf")
 
     def add(self, message: Message) -> None:
-        """Put a newly published message at the end of its queue."""
         queue = self._queues.get(message.key)
         if queue is None:
             queue = self._queues[message.key] = KeyQueue()

@@ -1,7 +1,4 @@
-"""IAM policies by the full name of their resource: opaque bytes, and an etag that changes with every change.
-
-Pure. A policy is deleted with its resource, so a new resource of the same name starts without one.
-"""
+"""IAM policies by the full name of their resource: opaque bytes, and an etag that changes with every change. Pure."""
 
 from __future__ import annotations
 
@@ -24,8 +21,6 @@ class Policy(NamedTuple):
 
 
 class Policies:
-    """The policies of all resources."""
-
     def __init__(self, events: list[Event]) -> None:
         self._events = events
         self.by_name: dict[str, Policy] = {}
@@ -45,5 +40,4 @@ class Policies:
         return policy
 
     def discard(self, name: str) -> None:
-        """Delete the policy of a deleted resource."""
         self.by_name.pop(name, None)

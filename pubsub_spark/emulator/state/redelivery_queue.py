@@ -20,7 +20,7 @@ class RedeliveryQueue:
         self._ties = count()
 
     def add(self, delivery: Delivery, opens: float = 0) -> None:
-        """Add a delivery. If `opens`, a future time, is set, the delivery is ready from then on."""
+        """If `opens`, a future time, is set, the delivery is ready from then on."""
         if opens:
             heapq.heappush(self._backing_off, (opens, next(self._ties), delivery))
         else:
@@ -28,7 +28,7 @@ class RedeliveryQueue:
 
     @property
     def due(self) -> float:
-        """The time when the next backoff ends, or infinity if nothing is backing off."""
+        """The time when the next backoff ends, or infinity."""
         return self._backing_off[0][0] if self._backing_off else NEVER
 
     def open(self, now: float) -> int:

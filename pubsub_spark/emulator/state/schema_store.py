@@ -1,8 +1,4 @@
-"""Schemas and their revisions.
-
-Pure. A revision is parsed once, when it is made. Its Definition checks messages (`pubsub_spark.schema.definition`).
-Revisions are kept oldest first. Answers are newest first, the order of the service's attempts at Publish.
-"""
+"""Schemas and their revisions. Pure. A revision is parsed once, when it is made."""
 
 from __future__ import annotations
 
@@ -15,8 +11,6 @@ from pubsub_spark.schema.definition import Definition
 
 
 class Revision(NamedTuple):
-    """One revision of a schema. Its definition never changes."""
-
     id: str
     number: int  # in the order of creation
     created: float
@@ -41,7 +35,7 @@ class Schema(NamedTuple):
         return next((revision for revision in self.revisions if revision.id == revision_id), None)
 
     def allowed(self, first: str, last: str) -> Iterator[Revision]:
-        """Return the revisions between two ids, both inclusive and both optional, newest first.
+        """Return the revisions between two ids, both inclusive and optional, newest first, as the service tries them.
 
         A deleted revision still is a bound.
         """
@@ -50,8 +44,6 @@ class Schema(NamedTuple):
 
 
 class Schemas:
-    """All schemas of the emulator."""
-
     def __init__(self, events: list[Event], on_delete: Callable[[str], None]) -> None:
         self._events = events
         self._on_delete = on_delete
@@ -62,18 +54,15 @@ class Schemas:
         return iter(self._schemas)
 
     def get(self, name: str) -> Schema | None:
-        """Return the schema of that full name, or None."""
         return self._schemas.get(name)
 
     def create(self, name: str, definition: Definition, now: float) -> Schema:
-        """Create a schema with its first revision."""
         self._add(Schema(name, (), {}), definition, now)
         schema = self._schemas[name]
         self._events.append(Created(name, schema))
         return schema
 
     def commit(self, schema: Schema, definition: Definition, now: float) -> Revision:
-        """Add a newest revision to a schema, and return it."""
         revision = self._add(schema, definition, now)
         self._events.append(Updated(schema.name, self._schemas[schema.name]))
         return revision
@@ -86,7 +75,7 @@ class Schemas:
         return changed
 
     def _add(self, schema: Schema, definition: Definition, now: float) -> Revision:
-        """Add a revision with an id of eight hexadecimal digits that the schema has never had. Return it."""
+        """The revision has an id of eight hexadecimal digits that the schema has never had."""
         revision_id = f"{self._random.getrandbits(32):08x}"
         while revision_id in schema.numbers:
             revision_id = f"{self._random.getrandbits(32):08x}"
@@ -96,11 +85,9 @@ class Schemas:
         return revision
 
     def clear(self) -> None:
-        """Delete every schema."""
         self._schemas.clear()
 
     def delete(self, name: str) -> None:
-        """Delete a schema with its revisions."""
         del self._schemas[name]
         self._on_delete(name)
         self._events.append(Deleted(name))

@@ -1,4 +1,4 @@
-"""The settings of a subscription that control delivery. A plain record."""
+"""The settings of a subscription that control delivery."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DAY = 86_400.0  # seconds
 
 @dataclass(frozen=True)
 class Settings:
-    """The delivery settings of a subscription. Times are in seconds."""
+    """Times are in seconds."""
 
     ack_deadline: float = 10
     retention: float = 7 * DAY

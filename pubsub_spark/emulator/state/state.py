@@ -1,10 +1,9 @@
 """The state of an emulator: messages (broker), schemas and policies, with one list of events, and its dump.
 
 Pure: no lock, no clock, no I/O. `dump` returns plain data (dicts, lists, tuples, texts, bytes, numbers) with everything
-that a restart needs: resources, messages, leases, attempts, retained acked messages, order, pending dead letters,
-snapshots, schemas, policies, and the counts that ids are made of. `load` returns a state that continues like the dumped
-one, except that no consumer is connected: the messages that consumers held stay leased until their deadline. Not
-included: chaos, and the acked messages that are kept only for inspection.
+that a restart needs, except chaos, and the acked messages that are kept only for inspection. `load` returns a state
+that continues like the dumped one, except that no consumer is connected: the messages that consumers held stay leased
+until their deadline.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ class State:
         self.events.extend(Created(name, self.schemas.get(name)) for name in self.schemas)
 
     def dump(self, resources: ResourceFormat) -> dict[str, Any]:
-        """Return everything that a restart needs, as plain data."""
         return {
             "broker": dump.dump_broker(self.broker, resources),
             "schemas": dump.dump_schemas(self.schemas),
@@ -51,7 +49,6 @@ class State:
 
     @classmethod
     def load(cls, dumped: dict[str, Any], resources: ResourceFormat, *, remembered: int = 10_000) -> State:
-        """Return the dumped state."""
         state = cls(remembered=remembered)
         dump.load_policies(state.policies, dumped["policies"])
         dump.load_schemas(state.schemas, dumped["schemas"])

@@ -89,7 +89,6 @@ class Subscription:
         self._notify_one()
 
     def _passed(self, publication: Publication) -> Iterable[Publication]:
-        """Return the messages that pass the filter."""
         matches = self.settings.matches
         if matches is None:
             return (publication,)
@@ -111,7 +110,7 @@ class Subscription:
         return bool(self._fresh.count or self._redelivery.ready or self._key_queues.ready)
 
     def take(self, consumer: Consumer, now: float, most: int = MOST_MESSAGES, size: int = 1 << 62) -> Batch:
-        """Lease messages to `consumer` within its limits: at most `most`, and none once `size` bytes are reached."""
+        """See `Broker.take`."""
         self.tick(now)
         room = min(size, consumer.max_size - consumer.size)
         most = min(most, MOST_MESSAGES, consumer.max_messages - consumer.messages)
@@ -156,7 +155,7 @@ class Subscription:
     # Acks, nacks and redelivery
 
     def ack(self, numbers: Sequence[int], now: float) -> list[int]:
-        """Acknowledge leases. Return the numbers that acknowledge nothing: expired, superseded or never assigned."""
+        """See `Broker.ack`."""
         self.tick(now)
         self.active = now
         runs: list[ContiguousLeases] = []
@@ -184,7 +183,7 @@ class Subscription:
         return [number for number in failed if number not in self._acked_numbers]
 
     def modify(self, numbers: Sequence[int], seconds: float, now: float) -> list[int]:
-        """Set the deadlines of leases to `now + seconds`. 0 returns them at once. Return the stale numbers."""
+        """See `Broker.modify`."""
         self.tick(now)
         if seconds > 0:
             numbers = self._leases.extend_batches(numbers, now + seconds)
@@ -229,7 +228,6 @@ class Subscription:
         self._notify_one()
 
     def leased_numbers(self) -> list[int]:
-        """Return the numbers of all leases, including messages that were released and not handed out again."""
         return [delivery.number for delivery in self._leases]
 
     def finish_dead_letter(self, delivery: Delivery) -> None:
@@ -255,7 +253,7 @@ class Subscription:
             self._retained.extend(publications(delivery.message for delivery in finished))
 
     def _finish_run(self, run: ContiguousLeases) -> None:
-        """Finish contiguous leases. None of their messages has a key, or it would have a Delivery."""
+        """None of the messages has a key, or it would have a Delivery."""
         self._free(run.holder, len(run.frames), sum(map(len, run.frames)))
         for publication in run.publications():
             self._unacked.remove(publication.published, len(publication))
@@ -391,7 +389,7 @@ class Subscription:
 
     @property
     def oldest_unacked(self) -> float | None:
-        """The publish time of the oldest unacked message as of the last `tick`, or None if nothing is unacked."""
+        """The publish time of the oldest unacked message as of the last `tick`, or None."""
         return None if (oldest := min(self._unacked.oldest, self._fresh.oldest)) == NEVER else oldest
 
     def unacked(self, now: float) -> list[Publication]:

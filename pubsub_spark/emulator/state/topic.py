@@ -1,7 +1,4 @@
-"""Topics and snapshots: the records of published messages, and of the unacked ones at one time.
-
-Plain records. The rules that move them are in `broker`.
-"""
+"""Topics and snapshots: the records of published messages, and of the unacked ones at one time."""
 
 from __future__ import annotations
 

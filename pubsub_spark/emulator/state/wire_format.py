@@ -1,11 +1,11 @@
 """Protobuf bytes of the hot calls, put together and taken apart without a proto object per message.
 
 Pure. A published message is kept as the bytes that will be delivered: field `message` of a ReceivedMessage, complete
-with message id and publish time. Each delivery then is a join of parts: a head of known length, the ack id's digits,
-those bytes. Field numbers and wire types are those of google/pubsub/v1/pubsub.proto.
+with message id and publish time. Each delivery then is a join of a head of known length, the ack id's digits, and those
+bytes.
 
 An ack id is 164 characters, fewer than in the service: a head that names the subscription and 16 hexadecimal digits
-that number the delivery. Clients see an opaque text. The emulator sees at once whether it is its own.
+that number the delivery.
 """
 
 from __future__ import annotations
@@ -84,7 +84,6 @@ def message_frames(bodies: Sequence[bytes], first_id: int, publish_time: bytes) 
 
 
 def publish_response(ids: range) -> bytes:
-    """Return a PublishResponse."""
     parts = [_MESSAGE_IDS + varint(len(str(ids.start)))] * (2 * len(ids))
     parts[1::2] = _decimals(ids)
     return b"".join(parts)
@@ -163,7 +162,6 @@ def fields(body: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def attributes(body: bytes) -> dict[str, str]:
-    """Return the attributes of a serialized PubsubMessage."""
     entries = {}
     for number, entry in fields(body):
         if number == 2:
@@ -173,7 +171,6 @@ def attributes(body: bytes) -> dict[str, str]:
 
 
 def data(body: bytes) -> bytes:
-    """Return the data of a serialized PubsubMessage."""
     return next((value for number, value in fields(body) if number == 1), b"")
 
 
@@ -259,7 +256,7 @@ class AckIds:
 
 @lru_cache(maxsize=1 << 14)
 def ack_ids_of(subscription: str) -> AckIds:
-    """Return the ack ids of the subscription of that name, also after it was deleted and created again."""
+    """They are the same after a subscription was deleted and created again."""
     return AckIds(subscription)
 
 

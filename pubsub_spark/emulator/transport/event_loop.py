@@ -1,8 +1,7 @@
 """The event loop that all emulators of a process share, and its thread.
 
 One loop instead of one for each emulator, because grpc.aio has one queue of events for the whole process. With two
-loops, each reads events that are meant for the other, and logs that. The thread is a daemon, so it keeps no process
-from ending.
+loops, each reads events that are meant for the other, and logs that.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ T = TypeVar("T")
 
 
 class EventLoop:
-    """A loop that runs in a thread of its own for as long as the process."""
+    """A loop that runs in a daemon thread of its own for as long as the process."""
 
     def __init__(self) -> None:
         self.on_error: set[Callable[[BaseException], None]] = set()  # called with exceptions that no call has caught
@@ -58,7 +57,6 @@ _shared: EventLoop | None = None
 
 
 def shared() -> EventLoop:
-    """Return the loop of this process."""
     global _shared
     with _lock:
         if _shared is None or not _shared.is_alive:

@@ -1,11 +1,8 @@
 """The gRPC server: grpc.aio's, with requests and responses as bytes.
 
-One handler for every unary method and one for the stream. The dispatcher knows the RPCs and carries them out. The
-server listens on the loopback alone, where the listener connects to it for each client.
-
-The amount that a client can make it hold is bounded. The number of streams on a connection has a limit, which its
-SETTINGS announce. A request above the size limit is refused when its length is read. The bytes of responses that a
-connection has not taken have a budget. Above it, the next requests of the connection wait.
+It listens on the loopback alone, where the listener connects to it for each client. The amount that a client can make
+it hold is bounded: the number of streams on a connection, the size of a request, and the bytes of responses that a
+connection has not taken. Above that budget, the next requests of the connection wait.
 """
 
 from __future__ import annotations
@@ -148,7 +145,6 @@ class _Stream:
 
 
 async def _answered(call: Any, answer: Awaitable[T]) -> T:
-    """Return the response of the dispatcher. Its error ends the call."""
     try:
         return await answer
     except RpcError as error:

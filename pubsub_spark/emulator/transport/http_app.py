@@ -1,13 +1,12 @@
 """The v1 JSON API over HTTP/1.1: a Starlette application, served by uvicorn's protocol on the shared event loop.
 
-`transcoding` maps requests to RPCs. The RPC is answered by the same dispatcher as gRPC's, so limits, errors, faults and
-records are the same for both protocols. In addition to the API there are a few documents: `/` and `/healthz` show that
-the server is up, `/oauth2/...` publish the key that signs pushes. The verbs for tests at `/_emulator/...`, `/metrics`
-and the page, which browsers get at `/`, are behind the guard of `origin`. For the API it refuses only foreign pages.
+An RPC is answered by the same dispatcher as gRPC's, so limits, errors, faults and records are the same. In addition,
+`/` and `/healthz` show that the server is up, and `/oauth2/...` publish the key that signs pushes. The verbs for tests
+at `/_emulator/...`, `/metrics` and the page, which browsers get at `/`, are behind the guard of `origin`.
 
 A Pull whose client has left is cancelled, so that no message is leased to it. A client that has only half-closed its
-connection looks the same from here. An RPC that does not wait is carried out and answered in either case. A body is
-read only up to the limit of a request, and a request that breaks off is not carried out.
+connection looks the same from here. Any other RPC is carried out and answered in either case. A body is read only up to
+the limit of a request, and a request that breaks off is not carried out.
 """
 
 from __future__ import annotations
@@ -126,7 +125,6 @@ class HttpServer:
         self._state = ServerState()
 
     def connection(self) -> asyncio.Protocol:
-        """Return the protocol of a new connection."""
         return _Connection(self._config, self._state, {})
 
     async def stop(self) -> None:
@@ -179,8 +177,6 @@ class _Api(ABC):
 
 
 class JsonApi(_Api):
-    """The ASGI application of the JSON API."""
-
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
 
@@ -218,7 +214,7 @@ class JsonApi(_Api):
         return await self._dispatcher.run(work) if size > _LARGE_BYTES else work()
 
     async def _asked(self, request: Request, raw: bytes, context: RpcContext) -> bytes:
-        """Return the response of the RPC. A Pull is cancelled if its client leaves or half-closes before it."""
+        """A Pull is cancelled if its client leaves or half-closes before the response."""
         asking = asyncio.ensure_future(self._dispatcher.unary(raw, context))
         if context.method == _PULL:
             leaving = asyncio.ensure_future(request.receive())
@@ -259,14 +255,11 @@ class PageOnDemand:
             return self._page
 
     def close(self) -> None:
-        """End the open responses."""
         if self._page is not None:
             self._page.close()
 
 
 class VerbApi(_Api):
-    """The ASGI application of the verbs."""
-
     def __init__(self, dispatcher: Dispatcher, table: Mapping[str, Verb]) -> None:
         self._dispatcher = dispatcher
         self._table = table
@@ -284,7 +277,7 @@ class VerbApi(_Api):
 
 
 class _UnreadableError(ValueError):
-    """An unreadable body. The message is the one of the service."""
+    """The message is the one of the service."""
 
 
 async def _body(request: Request) -> bytes:

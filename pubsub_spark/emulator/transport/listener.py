@@ -5,7 +5,7 @@ encryption ends here, the two agree on a protocol: a client that offers only `h2
 
 grpcio cannot serve a connection that another listener accepted. So its server has a port of its own on the loopback,
 and for each gRPC client a second connection goes there. Bytes are passed on both ways, as fast as they are taken. An
-HTTP connection is handed to the ASGI server's protocol, which then is alone with it.
+HTTP connection is handed to the ASGI server's protocol.
 """
 
 from __future__ import annotations
@@ -233,7 +233,6 @@ class _Opening(asyncio.Protocol):
             listener.open.discard(accepted)
 
     async def _speaks_grpc(self) -> bool:
-        """Return whether the first bytes are those of gRPC."""
         await self._heard.wait()
         return self._opening.startswith(_PREFACE)
 

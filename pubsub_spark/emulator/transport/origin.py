@@ -80,7 +80,6 @@ def refusal(
 
 
 def _name(host: str) -> str:
-    """Return the name or address in a Host header, without its port."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0]

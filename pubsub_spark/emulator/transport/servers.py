@@ -1,4 +1,4 @@
-"""The servers of one emulator, started and stopped together: the listener, and behind it gRPC's and HTTP's."""
+"""The servers of one emulator, started and stopped together."""
 
 from __future__ import annotations
 

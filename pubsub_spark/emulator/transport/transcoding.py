@@ -1,11 +1,10 @@
-"""The JSON of the v1 API as protobuf requests, and responses as JSON again, without a socket.
+"""The JSON of the v1 API as protobuf requests, and responses as JSON again, without a socket. Pure.
 
-Pure. `routes` maps requests to RPCs. A few parameters set the format of the answer: `fields` selects a part of it,
-`prettyPrint` adds or omits white space, `alt=proto` returns a serialized message. A body may also be a serialized
-message. `callback` is refused: JSONP lets any page that a browser shows read the emulator's data.
+A few parameters set the format of the answer: `fields` selects a part of it, `prettyPrint` adds or omits white space,
+`alt=proto` returns a serialized message. A body may also be a serialized message. `callback` is refused: JSONP lets any
+page that a browser shows read the emulator's data.
 
-The JSON is protobuf's: base64 bytes, `"600s"`, RFC 3339, 64-bit integers as strings, defaults left out, names in
-camelCase (both spellings are read). An unknown field is an error, as in the service.
+The JSON is protobuf's, and names may be in camelCase or snake case. An unknown field is an error, as in the service.
 """
 
 from __future__ import annotations
@@ -44,8 +43,6 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 
 
 class Call(NamedTuple):
-    """An RPC with its request, and the format of its answer."""
-
     route: Route
     request: Any
     form: Form
@@ -98,7 +95,6 @@ def _form(parameters: Mapping[str, str], route: Route) -> Form:
 
 
 def answer(call: Call, response: Any) -> bytes:
-    """Return the body of a successful answer."""
     document = json_format.MessageToDict(response, use_integers_for_enums=call.form.integer_enums)
     document = field_selector.select(document, call.form.fields)
     if call.form.serialized:
@@ -108,7 +104,6 @@ def answer(call: Call, response: Any) -> bytes:
 
 
 def media_type(call: Call) -> str:
-    """Return the media type of a successful answer."""
     return _SERIALIZED[0] if call.form.serialized else JSON
 
 
@@ -130,7 +125,7 @@ def failure(code: str, message: str, details: bytes = b"") -> tuple[int, bytes]:
 
 
 def _readable(details: bytes) -> list[Any]:
-    """Return the details in JSON. Types that google.rpc does not define have no JSON form and are left out."""
+    """Types that google.rpc does not define have no JSON form and are left out."""
     known = error_details_pb2.DESCRIPTOR.message_types_by_name
     return [
         json_format.MessageToDict(detail)
@@ -145,7 +140,7 @@ def _segment(text: str) -> str:
 
 
 def _with_camel_case_masks(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document with its update mask in protobuf's form. The service also accepts snake case and mixtures."""
+    """Protobuf's form of an update mask is camelCase. The service also accepts snake case and mixtures."""
     masks = {
         name: _UNDERSCORE.sub(lambda match: match[1].upper(), text)
         for name in ("updateMask", "update_mask")

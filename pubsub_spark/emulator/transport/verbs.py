@@ -2,9 +2,7 @@
 
 A GET reads, with fields from the query. A POST changes something, with a JSON object. The fields, their kinds and their
 defaults are those of the method's parameters, in camelCase. The answer is the return value of the method: bytes in
-base64, records as objects, `{}` for nothing.
-
-No I/O. An invalid request is an RpcError with one sentence that names the field.
+base64, records as objects, `{}` for nothing. An invalid request is an RpcError with one sentence that names the field.
 """
 
 from __future__ import annotations
@@ -35,8 +33,6 @@ class Kind(NamedTuple):
 
 
 class Verb:
-    """One method over HTTP."""
-
     def __init__(self, name: str, http_method: str, function: Callable[..., Any]) -> None:
         self.name = _camel_case(name)
         self.http_method = http_method
@@ -66,7 +62,6 @@ class Verb:
         return fields
 
     def _arguments(self, fields: Mapping[str, Any]) -> list[Any]:
-        """Return the method's arguments, in the order of its parameters."""
         if unknown := sorted(set(fields) - set(self.parameters)):
             raise invalid(f"`{unknown[0]}` is not a field of `{self.name}`. {self._fields}.")
         arguments: list[Any] = []
@@ -98,7 +93,6 @@ class Verb:
 
     @property
     def _fields(self) -> str:
-        """The arguments of the verb, as the end of a sentence."""
         return f"`{self.name}` takes {', '.join(f'`{name}`' for name in self.parameters) or 'no fields'}"
 
 
@@ -163,7 +157,6 @@ KINDS = {
 
 
 def _shown(value: Any) -> Any:
-    """Convert a method's return value to JSON data."""
     if value is None:
         return {}
     if is_dataclass(value) and not isinstance(value, type):
