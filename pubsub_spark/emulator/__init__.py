@@ -34,7 +34,7 @@ _PACKAGES = frozenset({"h11", "jinja2", "starlette", "uvicorn", "yaml"})  # of t
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of `__all__` on first use, because pytest loads the plugin even if it is not used."""
+    """Import on first use, because pytest loads the plugin even if it is not used."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Processes that are started next to an emulator (Spark's JVM) would sometimes die in gRPC's handlers of forks.

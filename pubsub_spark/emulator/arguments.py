@@ -33,7 +33,7 @@ def message(value: Publishable) -> Any:
 
 
 def resource(kind: Any, name: str, **settings: Any) -> Any:
-    """Return the resource. TypeError names the nearest field for an unknown one."""
+    """TypeError names the nearest field for an unknown one."""
     _refuse_unknown(kind.DESCRIPTOR, settings)
     return kind(name=name, **with_durations(settings))
 
@@ -66,7 +66,7 @@ def _duration(name: str, seconds: float) -> Any:
 
 
 def one_of(table: Mapping[str, int], name: str, field: str) -> int:
-    """Return the number of a name. ValueError names the field if the table does not have the name."""
+    """ValueError names the field if the table does not have the name."""
     if name not in table:
         raise ValueError(f"`{field}` must be one of {', '.join(table)}, got {name}.")
     return table[name]

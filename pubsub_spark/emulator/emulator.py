@@ -58,7 +58,7 @@ class EmulatorFailedError(RuntimeError):
 
 
 class Workers(Protocol):
-    """Threads that follow the events of resources: pushes, exports, ingestion."""
+    """Threads that follow the events of resources."""
 
     def follow(self, events: Sequence[Event], /) -> None: ...
 
@@ -157,7 +157,6 @@ class Emulator(EmulatorOptions):
         return journal.state, journal
 
     def _http_content(self, signer: Callable[[], Signer], metrics: Callable[[], str]) -> HttpContent:
-        """Return the paths served in addition to the JSON API."""
         documents = {
             **dict.fromkeys(("/", "/healthz"), lambda: "Ok\n"),
             "/oauth2/v1/certs": lambda: signer().certificates(),
@@ -357,7 +356,6 @@ class Emulator(EmulatorOptions):
 
     @contextmanager
     def _changing(self) -> Iterator[Registry]:
-        """Yield the handlers. Their changes are stored at the end."""
         parts = self._running
         yield parts.services
         if parts.engine.journal is not None:

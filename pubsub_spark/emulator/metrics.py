@@ -1,8 +1,6 @@
 """The metrics of the emulator at `/metrics`: Cloud Monitoring's by their names, and those of RPCs and of the process.
 
-As an interceptor, Metrics counts calls. As a listener of the engine, it counts the events of messages, under the
-engine's lock. Backlogs and open streams are read on request. The cost is per call or batch, never per message. Labels
-are bounded: only existing topics and subscriptions have any.
+The cost is per call or batch, never per message. Labels are bounded: only existing topics and subscriptions have any.
 """
 
 from __future__ import annotations
@@ -88,8 +86,6 @@ class Histogram:
 
 
 class Counts:
-    """The counts of one topic or subscription."""
-
     __slots__ = ("latencies", "messages", "requests")
 
     def __init__(self) -> None:
@@ -223,7 +219,6 @@ class Metrics:
         return generate_latest(self._registry).decode()
 
     def collect(self) -> Iterator[Any]:
-        """Yield the families of metrics, for prometheus_client."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         with self._engine.open() as (broker, now):
@@ -279,6 +274,5 @@ def _labels(metric: str) -> tuple[str, str]:
 
 
 def _ids(name: str) -> tuple[str, str]:
-    """Return project and id of a full name."""
     _, project, _, resource_id = name.split("/")
     return project, resource_id

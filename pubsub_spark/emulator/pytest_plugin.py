@@ -1,9 +1,7 @@
 """Fixtures for pytest, which finds them by itself in every environment that has the package (entry point `pytest11`).
 
-`pubsub_emulator` is a running Emulator, empty at the start of each test. One server serves the whole session.
-`pubsub_emulator_host` is its address, which PUBSUB_EMULATOR_HOST has while the test runs. So Google's clients that are
-made in the test use it. `pubsub_local_only` fails a test whose clients would leave this machine. Nothing is imported or
-started before a test asks for one of them. docs/testing.md has examples.
+One emulator serves the whole session, and is empty at the start of each test. Nothing is imported or started before a
+test asks for a fixture. docs/testing.md has examples.
 """
 
 from __future__ import annotations

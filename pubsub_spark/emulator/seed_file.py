@@ -95,7 +95,6 @@ class _SeedFile:
             raise SeedFileError(f"`project` in `{path}` must be a text.")
 
     def section(self, name: str) -> dict[str, Any]:
-        """Return a section by full or short names, which is empty if the file has none."""
         section = self._document.get(name) or {}
         if not isinstance(section, dict):
             raise SeedFileError(f"`{name}` in `{self._path}` must be a mapping of names.")

@@ -66,7 +66,6 @@ def serve(options: ServeOptions, prepare: Callable[[str], object] | None = None,
 
 
 def _page_of(emulator: Emulator) -> str:
-    """Return the address of the page in a browser of this machine."""
     host = {"0.0.0.0": "localhost", "::": "localhost"}.get(emulator.host)  # noqa: S104 (nothing is bound)
     return f"http://{f'{host}:{emulator.port}' if host else emulator.endpoint}/"
 

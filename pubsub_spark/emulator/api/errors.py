@@ -30,8 +30,6 @@ NUMBERS: dict[str, int] = {code: number for number, code in enumerate(get_args(C
 
 
 class RpcError(Exception):
-    """The status of a failed RPC."""
-
     def __init__(
         self, code: Code, message: str, *, reason: str = "", metadata: Mapping[str, str] | None = None
     ) -> None:

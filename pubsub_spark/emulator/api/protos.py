@@ -17,7 +17,6 @@ _PLAIN = (duration_pb2, empty_pb2, field_mask_pb2, timestamp_pb2)
 
 
 def __getattr__(name: str) -> Any:
-    """Return the class of a message, from then on a plain attribute of this module."""
     for module in (*_WRAPPED, *_PLAIN):
         if name[:1].isupper() and (message := getattr(module, name, None)) is not None:
             return globals().setdefault(name, message.pb() if module in _WRAPPED else message)

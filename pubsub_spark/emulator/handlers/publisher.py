@@ -173,7 +173,6 @@ class Publisher:
         return response
 
     def _publish_made(self, request: Any, topic: Topic, indexes: Sequence[int], answer: Answer | None) -> range:
-        """`indexes` are those of the original messages."""
         bodies = _bodies(request)
         with self._engine.open():
             encoding, revisions = self._schema_rules(topic)

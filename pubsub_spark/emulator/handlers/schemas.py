@@ -56,7 +56,6 @@ class SchemaService:
         return protos.ListSchemasResponse(schemas=resources, next_page_token=token)
 
     def list_schema_revisions(self, request: Any) -> Any:
-        """Return the revisions, newest first."""
         with self._engine.open():
             schema = self._schema(request.name)
             revisions = {f"{_NEWEST - revision.number:012d}": revision for revision in schema.revisions}
@@ -149,7 +148,6 @@ class SchemaService:
         return schema
 
     def _revision(self, name: str) -> tuple[Schema, Revision]:
-        """Return the revision that `name@revision` names, or the latest one without `@revision`."""
         schema_name, at, revision_id = name.partition("@")
         schema = self._schema(schema_name)
         revision = schema.find(revision_id) if at else schema.latest

@@ -97,7 +97,6 @@ class Stream:
         return self._subscription.name
 
     async def run(self) -> None:
-        """Carry out the stream. An RpcError ends it."""
         first = await self._call.receive()
         if first is None:
             return
@@ -182,7 +181,6 @@ class Stream:
         return received + fields if received or must_be_sent else b""
 
     def _next(self) -> bytes | Untransformed | None:
-        """Return the next response, or None if there is nothing to send yet."""
         consumer, subscription = self.consumer, self._subscription
         with self._engine.open() as (broker, now):
             if self._error is not None:

@@ -55,8 +55,6 @@ _PULL_MARGIN_SECONDS = 0.25  # and, with a shorter deadline, this long before it
 
 
 class Context(Protocol):
-    """The part of an RPC's context that a Pull needs."""
-
     @property
     def deadline(self) -> float | None: ...
 
@@ -213,11 +211,9 @@ class Subscriber:
             raise limits.exactly_once_failure([text(number) for number in failed])
 
     def received(self, subscription: Subscription, batch: Batch) -> bytes:
-        """Return a batch as `received_messages` of a response."""
         return wire_format.ack_ids_of(subscription.name).received(batch.numbers, batch.frames, batch.attempts)
 
     def runner(self, subscription: Subscription) -> Runner | None:
-        """Return the runner of a subscription's transforms, or None without transforms."""
         return self._engine.transforms.runner(subscription.name, subscription.resource)
 
     async def transformed(self, subscription: Subscription, batch: Batch, runner: Runner) -> bytes:

@@ -1,9 +1,8 @@
 """Commands: the calls that change the state, as plain data, and how they are carried out again. Pure.
 
-A Recorder passes each call that was carried out to a listener. Changes that a call makes by itself (a tick that expires
-leases) are part of it. A Replay carries commands out on another state, which is then in the same state: ids, leases and
-order included. The commands of two calls include their result. A Replay that has any other result refuses to continue:
-an ack that meets another message would lose it.
+Changes that a call makes by itself (a tick that expires leases) are part of it. A Replay carries commands out on
+another state, which is then in the same state: ids, leases and order included. The commands of two calls include their
+result. A Replay that has any other result refuses to continue: an ack that meets another message would lose it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class ReplayError(Exception):
 
 
 class _Kind(NamedTuple):
-    """Writer and reader of arguments of one kind. `name` is that of the first argument's resource."""
+    """`name` is that of the first argument's resource."""
 
     write: Callable[[ResourceFormat, Any], Any]
     read: Callable[[Replay, Any, str], Any]
@@ -140,7 +139,7 @@ class Recorder:
         return call
 
     def _is_current(self, argument: Any) -> bool:
-        """Return whether an argument is not a deleted topic, subscription or snapshot."""
+        """A deleted topic, subscription or snapshot is not current."""
         broker = self._broker
         if isinstance(argument, Subscription):
             return broker.subscriptions.get(argument.name) is argument
@@ -208,7 +207,7 @@ def _result(result: Any) -> Any:
 
 
 class Replay:
-    """A state for carrying out commands, their count, and `now`, the time of the last one that had a time."""
+    """A state for carrying out commands. `now` is the time of the last one that had a time."""
 
     def __init__(self, state: State, resources: ResourceFormat, now: float = 0.0) -> None:
         self.state = state
@@ -231,7 +230,6 @@ class Replay:
             raise ReplayError(f"`{name}` returns {_result(outcome)} instead of {result}")
 
     def record(self, name: str) -> Topic | Subscription | Snapshot:
-        """Return the topic, subscription or snapshot of that name."""
         broker = self.state.broker
         records: dict[str, Mapping[str, Any]] = {
             "topics": broker.topics,
@@ -242,7 +240,6 @@ class Replay:
         return record
 
     def connected(self) -> dict[str, int]:
-        """Return the number of consumers of each subscription that has some."""
         return {
             subscription.name: len(subscription.consumers.connected)
             for subscription in self.state.broker.subscriptions.values()

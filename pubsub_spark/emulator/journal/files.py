@@ -192,7 +192,6 @@ class LogFile:
             return int(self._database.execute(select, (self.base,)).fetchone()[0])
 
     def rebase(self, number: int) -> None:
-        """Use the base of that row from now on."""
         self._database.execute("UPDATE base SET number = ?", (number,))
         self.base = number
 
@@ -343,8 +342,6 @@ class _ChunkWriter(io.RawIOBase):
 
 
 class _ChunkReader(io.RawIOBase):
-    """The rows as a file. `number` is the last row that was read."""
-
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
         self._checksum = 0

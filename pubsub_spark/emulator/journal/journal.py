@@ -1,9 +1,8 @@
 """The journal of a running emulator: changes are written before the calls that made them are answered.
 
-Commands come from the Recorder under the engine's lock, and wait in a list. One thread writes all waiting commands as
-one row of the log (a group), and then releases the waiting callers, so concurrent calls share one write and its fsync.
-When the log has grown beyond the base, a separate process writes the next base. Rows that it includes are deleted, a
-few after each group.
+Commands wait in a list. One thread writes all waiting commands as one row of the log (a group), and then releases the
+waiting callers, so concurrent calls share one write and its fsync. When the log has grown beyond the base, a separate
+process writes the next base. Rows that it includes are deleted, a few after each group.
 
 A log that cannot be written ends the emulator, and calls that wait for it fail with UNAVAILABLE: no call is answered
 whose change was not kept.
@@ -167,7 +166,6 @@ class Journal:
     # Compaction
 
     def _compact(self) -> None:
-        """Begin or end the writing of a base, and delete rows that the present one includes."""
         if self._compaction is None:
             base_bytes = self._base_bytes()
             # A base lacks the next choices of chaos.

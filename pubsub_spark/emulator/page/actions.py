@@ -1,7 +1,6 @@
 """The forms of the page: the RPC or method of the emulator behind each, and the page that follows. Pure.
 
-A form becomes a request like that of every other client, so its rules and its errors are those of the API. An error in
-the form itself (a time, a number, JSON) is INVALID_ARGUMENT with a message that names the field.
+An error in the form itself (a time, a number, JSON) is INVALID_ARGUMENT with a message that names the field.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ class Form:
         return self._values.get(name, "").strip()
 
     def raw(self, name: str) -> str:
-        """Return the value of a field as it was typed."""
         return self._values.get(name, "").replace("\r\n", "\n")
 
     def every(self, name: str) -> list[str]:
@@ -180,7 +178,6 @@ def _publish(form: Form, state: State) -> Call:
 
 
 def _data(form: Form, state: State) -> bytes:
-    """Return the payload: by the fields of the topic's schema, or as it was typed."""
     if form["revision"]:
         topic = state.broker.topics.get(form["topic"])
         schema = topic and state.schemas.get(topic.resource.schema_settings.schema)
@@ -307,7 +304,6 @@ ACTIONS: Mapping[str, Action] = {
 
 
 def _settings(form: Form, resource: Any) -> Any:
-    """The further settings of a form are JSON as in the API."""
     if form["settings"]:
         try:
             json_format.Parse(form["settings"], resource)

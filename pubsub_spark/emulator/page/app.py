@@ -1,8 +1,7 @@
 """The ASGI application of the page: views, forms, events and the two files, behind the guard of hosts and origins.
 
 A view is gathered and rendered on the dispatcher's pool, so no call waits for it. A refused form shows its view again,
-with the error message and its input. A successful form ends in a redirect, so that a reload repeats nothing. The
-headers allow only this server's own script and stylesheet.
+with the error message and its input. A successful form ends in a redirect, so that a reload repeats nothing.
 """
 
 from __future__ import annotations
@@ -86,7 +85,6 @@ class PageApp:
         await self._app(scope, receive, send)
 
     def close(self) -> None:
-        """End the events of every viewer."""
         self._parts.live.close()
 
     async def _show(self, request: Request) -> Response:
@@ -173,7 +171,6 @@ def _done(query: Query) -> str:
 
 
 def _documentation() -> str:
-    """Return the address of this package's documentation from its metadata, or an empty text."""
     known: list[str] = metadata.metadata("pubsub-spark").get_all("Project-URL", [])
     return next((entry.partition(", ")[2] for entry in known if entry.startswith("Documentation, ")), "")
 

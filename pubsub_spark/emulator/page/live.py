@@ -55,8 +55,6 @@ METRICS = {
 
 
 class Chart(NamedTuple):
-    """A chart of the last minute: its title, and the metrics that are its lines."""
-
     title: str
     metrics: tuple[str, ...]
     tops: tuple[float, ...]  # possible tops of the scale, beyond the last one ten times these and so on
@@ -103,7 +101,6 @@ class Live:
             self._watched += Counter()  # drops those with no viewer
 
     def close(self) -> None:
-        """End every viewer's events."""
         self._closed = True
         self._ticked.set()
         if self._sampling is not None:
@@ -155,7 +152,6 @@ class Live:
     def _sampled(
         self, name: str, broker: Broker, now: float, counts: Counter[tuple[str, str]], passed: float
     ) -> Sample | None:
-        """Return the sample of a topic, a subscription or everything, or None if the name does not exist."""
         if name == EVERYTHING:
             return self._total(broker, now, counts, passed)
         if name in broker.topics:

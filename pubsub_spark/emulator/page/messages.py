@@ -58,7 +58,6 @@ def matches(message: Message, text: str, schemas: Schemas) -> bool:
 
 
 def _life(steps: list[Step]) -> list[dict[str, Any]]:
-    """Return the steps of a message on one line: the first and the latest ones."""
     shown = [{"at": step.at, "event": step.event, "receiver": rows.client(step.receiver)} for step in steps]
     if len(shown) <= _STEPS:
         return shown

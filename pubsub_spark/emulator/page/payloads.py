@@ -43,7 +43,7 @@ class SchemaOfMessage(NamedTuple):
 
 
 def schema_of(attributes: Mapping[str, str], schemas: Schemas) -> SchemaOfMessage | None:
-    """Return the schema that a message's attributes name, or None if they name none or it is deleted."""
+    """Return None if the attributes name no schema or it is deleted."""
     schema = schemas.get(attributes.get(_NAME, ""))
     revision = schema and schema.find(attributes.get(_REVISION, ""))
     if not revision:

@@ -35,7 +35,7 @@ def nearest_page(number: int, size: int, total: int) -> tuple[int, int]:
 
 
 def is_resource(name: str) -> bool:
-    """Return whether a name is that of a topic, subscription, schema or snapshot, which has a page."""
+    """Topics, subscriptions, schemas and snapshots have a page."""
     fields = name.split("/")
     return len(fields) == 4 and fields[0] == "projects" and fields[2] in COLLECTIONS
 
@@ -45,7 +45,6 @@ def address(name: str) -> str:
 
 
 def query(values: Iterable[tuple[str, object]]) -> str:
-    """Return the query of an address, without empty values."""
     text = urlencode([(name, value) for name, value in values if value not in ("", None)], safe="/")
     return f"?{text}" if text else ""
 
@@ -74,7 +73,7 @@ def ahead(seconds: float) -> str:
 
 
 def client(name: str) -> str:
-    """Return a client's address, or a text with one, without gRPC's scheme."""
+    """Return the address without gRPC's scheme, also in a text."""
     return name.replace("ipv4:", "").replace("ipv6:", "").replace("%5B", "[").replace("%5D", "]")
 
 

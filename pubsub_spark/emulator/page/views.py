@@ -340,7 +340,6 @@ def _calls(parts: Parts, query: Query) -> View:
 
 
 def _resource(call: RecentCall) -> str:
-    """Return the resource of a call, or an empty text if its request does not begin with a name."""
     return call.resource if call.resource.startswith("projects/") else ""
 
 
@@ -377,7 +376,6 @@ _RESOURCE_VIEWS: dict[str, Callable[[Parts, str, Query], View]] = {
 
 
 def _settings(resource: Any) -> list[tuple[str, str]]:
-    """Return the fields of a resource by their names in the JSON API."""
     fields = json_format.MessageToDict(resource)
     fields.pop("name", None)
     return [
@@ -387,7 +385,6 @@ def _settings(resource: Any) -> list[tuple[str, str]]:
 
 
 def _address(path: str, query: Query, kind: str, number: int) -> str:
-    """Return the address of another page of a list, with the same view otherwise."""
     return path + rows.query(
         [*((name, value) for name, value in query.items() if name not in (kind, "done")), (kind, number)]
     )

@@ -1,1 +1,1 @@
-"""The rules of resources: names, limits, field masks, pages, filters, defaults. Pure functions on protobuf messages."""
+"""The rules of resources: pure functions on protobuf messages."""

@@ -22,7 +22,6 @@ _EXAMPLES = {
 
 
 def updated(resource: Any, update: Any, paths: Collection[str], mutable: Collection[str]) -> Any:
-    """Return a copy of `resource` with the fields named by `paths` as in `update`."""
     kind = resource.DESCRIPTOR.name
     request = f"Update{kind}Request"
     if not paths:

@@ -70,7 +70,7 @@ _GCS_DURATION_SECONDS = 5 * limits.MINUTE
 
 
 def export_of(subscription: Any) -> str:
-    """Return the name of the export configuration of a Subscription, or an empty text if it has no export."""
+    """Return the name of the configuration, or an empty text."""
     present = [name for name in _KNOWN_EXPORTS if subscription.HasField(name)]
     if len(present) > 1:
         raise invalid(f"At most one of {', '.join(_EXPORTS)} may be set, got {' and '.join(present)}.")

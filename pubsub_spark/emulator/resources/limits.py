@@ -69,7 +69,7 @@ _PROJECT = re.compile(r"projects/[^/]+")
 
 
 def check_name(name: str, collection: names.Collection) -> str:
-    """Return `name` if it is a full name of the collection. Raise RpcError otherwise."""
+    """Return `name` if it is valid. Raise RpcError otherwise."""
     try:
         names.parse(name, collection)
     except ValueError:
@@ -146,7 +146,7 @@ def malformed_ack_id(ack_id: str) -> RpcError:
 
 
 def exactly_once_failure(ack_ids: Sequence[str], outcome: str = "PERMANENT_FAILURE_INVALID_ACK_ID") -> RpcError:
-    """Return the error for ack ids that acknowledge nothing, with an ErrorInfo that names each, as clients read it."""
+    """The ErrorInfo names each ack id, as clients read it."""
     return RpcError(
         "INVALID_ARGUMENT",
         "Some acknowledgement ids in the request were invalid. This could be because the acknowledgement ids have "
@@ -157,7 +157,7 @@ def exactly_once_failure(ack_ids: Sequence[str], outcome: str = "PERMANENT_FAILU
 
 
 def failed_validation(schema_type: str, encoding: str, problem: str, **metadata: str) -> RpcError:
-    """Return the error for a message that does not match its schema, with the service's reason and metadata."""
+    """The reason and metadata are the service's."""
     failed = "Message failed schema validation"
     return RpcError(
         "INVALID_ARGUMENT",

@@ -16,7 +16,7 @@ from pubsub_spark.emulator.resources import limits
 
 
 def page(items: Iterable[str], request: Any) -> tuple[list[str], str]:
-    """Return the page of the sorted items for a List request, and the token of the next one (empty on the last)."""
+    """Return the page of the sorted items, and the token of the next one (empty on the last)."""
     size = request.page_size
     if not 0 <= size <= limits.MAX_PAGE_SIZE:
         raise limits.out_of_bounds("page_size", size, 0, limits.MAX_PAGE_SIZE)
@@ -28,14 +28,13 @@ def page(items: Iterable[str], request: Any) -> tuple[list[str], str]:
 
 
 def of_project(resources: Mapping[str, Any], request: Any) -> tuple[list[Any], str]:
-    """Return the page of the resources of the request's project, and the token of the next one."""
     limits.check_project(request.project)
     names, token = page((name for name in resources if name.startswith(f"{request.project}/")), request)
     return [resources[name].resource for name in names], token
 
 
 def _mark(request: Any) -> bytes:
-    """Return the prefix of a list's page tokens. It tells them from those of other lists and from other base64."""
+    """The prefix tells a list's page tokens from those of other lists and from other base64."""
     of = request.DESCRIPTOR.fields_by_number[1].name
     return f"{zlib.crc32(f'{request.DESCRIPTOR.name} {getattr(request, of)}'.encode()):08x}:".encode()
 

@@ -54,7 +54,7 @@ def topic(resource: Any) -> Any:
 
 
 def retention(kept: Any) -> float:
-    """Return a topic's retention in seconds, or 0 if it does not keep messages."""
+    """Return seconds, or 0 if the topic does not keep messages."""
     return seconds(kept.message_retention_duration) if kept.HasField("message_retention_duration") else 0
 
 
@@ -96,7 +96,6 @@ def settings(kept: Any) -> Settings:
 
 
 def show_topic_retention(subscription: Any, topic: Any) -> None:
-    """Set the field of a Subscription for the message retention of its topic."""
     subscription.ClearField("topic_message_retention_duration")
     if topic.HasField("message_retention_duration"):
         subscription.topic_message_retention_duration.CopyFrom(topic.message_retention_duration)
@@ -158,7 +157,6 @@ def seconds(duration: Any) -> float:
 
 
 def _fill_expiration(kept: Any) -> None:
-    """The default is 31 days. A policy without a ttl means never."""
     if not kept.HasField("expiration_policy"):
         kept.expiration_policy.ttl.seconds = limits.DEFAULT_EXPIRATION
     elif kept.expiration_policy.HasField("ttl"):
@@ -205,7 +203,7 @@ def _check_filter(text: str) -> None:
 
 
 def _check_delivery(kept: Any) -> None:
-    """At most one way of delivery, and exactly-once delivery only by pull."""
+    """Refuse a second way of delivery, and exactly-once delivery other than by pull."""
     if not kept.HasField("push_config"):
         kept.push_config.SetInParent()
     push_config(kept.push_config)

@@ -35,7 +35,6 @@ class Ended(NamedTuple):
 
 
 def ended(context: RpcContext, response: bytes, error: BaseException | None, seconds: float) -> Ended:
-    """Return the log record of a call, with its duration in seconds."""
     resource, messages = _about(context, response)
     fields: dict[str, Any] = {"rpc": context.rpc, "resource": resource}
     if messages is not None:
@@ -51,7 +50,6 @@ def ended(context: RpcContext, response: bytes, error: BaseException | None, sec
 
 
 def code_of(error: BaseException) -> Code:
-    """Return the status of a call that an exception ended."""
     if isinstance(error, RpcError):
         return error.code
     if isinstance(error, DecodeError):
@@ -60,7 +58,7 @@ def code_of(error: BaseException) -> Code:
 
 
 def _about(context: RpcContext, response: bytes) -> tuple[str, int | None]:
-    """Return the resource of a call, empty if its request names none, and its number of messages, if it has any."""
+    """Return the resource of a call, or an empty text, and its number of messages, or None."""
     rpc = context.rpc
     route = _routes().get(rpc)
     request_type = protos.StreamingPullRequest if route is None else route.request
@@ -83,8 +81,7 @@ def _routes() -> dict[str, Route]:
 
 
 class JsonFormatter(logging.Formatter):
-    """Records as one line of JSON, with the names of Google Cloud's structured logging (`severity`, `time`, `message`).
-    """
+    """Records as one line of JSON, with the names of Google Cloud's structured logging (`severity`, `time`, `message`)."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {

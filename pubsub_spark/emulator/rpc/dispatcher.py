@@ -70,7 +70,6 @@ class Dispatcher:
             self._engine.unanswered.written(context.answer)
 
     async def stream(self, call: StreamCall, context: RpcContext) -> None:
-        """Carry out a StreamingPull until it ends."""
         stream = Stream(self._engine, self._subscriber, call, self._streams, context.peer)
 
         async def proceed() -> None:
@@ -102,7 +101,7 @@ class Dispatcher:
             context.request = b""  # transports keep a failed call's context until the garbage collector runs
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run work that takes more than a few milliseconds on the pool, and return its result."""
+        """Run work that takes more than a few milliseconds on the pool."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def stop(self) -> None:
@@ -113,7 +112,7 @@ class Dispatcher:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def close_streams(self, error: RpcError) -> int:
-        """End every open stream with an error and return their number."""
+        """Return the number of streams that end."""
         with self._engine.open():
             streams = list(self._streams)
         for stream in streams:
@@ -134,5 +133,4 @@ class Dispatcher:
 
     @property
     def names(self) -> frozenset[str]:
-        """The RPCs without their services."""
         return frozenset(method.rpartition("/")[2] for method in (*self.rpcs, STREAMING_PULL))

@@ -31,7 +31,6 @@ class Recorded(NamedTuple):
 
 
 def stopping() -> RpcError:
-    """Return the status of calls that end because the emulator stops."""
     return RpcError("UNAVAILABLE", "The emulator is stopping.")
 
 
@@ -45,7 +44,7 @@ class Recorder:
 
 
 class InjectFaults:
-    """The interceptor that delays or refuses the calls with an injected fault. The delay is on the emulator's clock."""
+    """The delay is on the emulator's clock."""
 
     def __init__(self, faults: Faults, engine: Engine) -> None:
         self._faults = faults

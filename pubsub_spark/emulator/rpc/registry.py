@@ -70,7 +70,7 @@ class Registry:
         self.iam = IamPolicy(engine)
 
     def table(self) -> dict[str, Rpc]:
-        """Return the RPCs with one request by method, as in `/google.pubsub.v1.Publisher/Publish`."""
+        """The keys are methods, as in `/google.pubsub.v1.Publisher/Publish`."""
         services = (self.publisher, self.subscriber, self.snapshots, self.schemas, self.iam)
         table: dict[str, Rpc] = {}
         for route in routes():

@@ -13,7 +13,7 @@ _DOMAIN = "pubsub.googleapis.com"
 
 
 def sentence(error: RpcError) -> str:
-    """Return the message of an error, cut to the length that clients accept."""
+    """The message is cut to the length that clients accept."""
     return _cut(error.message)
 
 
@@ -25,7 +25,7 @@ def _cut(text: str) -> str:
 
 
 def details(error: RpcError) -> bytes:
-    """Return an error with a reason as a serialized google.rpc.Status, or no bytes without a reason."""
+    """Return a serialized google.rpc.Status, or no bytes without a reason."""
     if not error.reason:
         return b""
     detail = any_pb2.Any()

@@ -12,7 +12,6 @@ class Clock:
         self.restart()
 
     def restart(self) -> None:
-        """Set the clock back to the machine's time."""
         self._epoch = time.time() - time.monotonic()
 
     def now(self) -> float:

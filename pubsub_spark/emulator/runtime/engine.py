@@ -67,7 +67,6 @@ class Wakeup:
                 self._loop.call_soon_threadsafe(self._woken.set)
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Wait to be notified, at most `seconds`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()

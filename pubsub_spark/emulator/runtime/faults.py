@@ -41,7 +41,7 @@ class Faults:
             return [replace(fault) for fault in self._faults]
 
     def match(self, rpc: str) -> Fault | None:
-        """Return the fault of the next call of `rpc`, counted as applied, or None."""
+        """Return the fault of the next call, counted as applied, or None."""
         if not self._faults:
             return None
         with self._lock:
@@ -58,7 +58,7 @@ class Faults:
             self._ack_outcomes.append(repeat(outcome, count))
 
     def injected(self) -> str:
-        """Return the injected outcome of the next request's ack ids, or an empty text."""
+        """Return the outcome of the next request's ack ids, or an empty text."""
         with self._lock:
             while self._ack_outcomes:
                 if (outcome := next(self._ack_outcomes[0], "")) != "":

@@ -143,7 +143,7 @@ def _wait_for_end(context: Any) -> None:
 
 
 def _given(message: Transformable) -> tuple[dict[str, Any], Mapping[str, str]] | None:
-    """Return the arguments of the function, or None if the data is not text."""
+    """Return None if the data is not text."""
     try:
         return {"data": message.data.decode(), "attributes": dict(message.attributes)}, message.metadata
     except UnicodeDecodeError:
@@ -181,5 +181,5 @@ def _outcome(answer: Any, message: Transformable) -> Outcome:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the message of an error of V8, without the place in the code that follows it."""
+    """The place in the code follows the first line."""
     return str(error).partition("\n")[0].removeprefix("<anonymous>:")

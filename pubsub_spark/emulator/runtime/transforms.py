@@ -30,7 +30,7 @@ class Runner:
         self._lock = threading.Lock()
 
     def run(self, messages: Sequence[Transformable]) -> list[Outcome]:
-        """Return the outcome of each message: changed, dropped (None), or the error of the first failed function."""
+        """The error is that of the first failed function."""
         return _off_the_event_loop(lambda: self._run(messages))
 
     def _run(self, messages: Sequence[Transformable]) -> list[Outcome]:
@@ -51,7 +51,7 @@ class Transforms:
         self._runners: dict[str, Runner] = {}
 
     def runner(self, name: str, resource: Any) -> Runner | None:
-        """Return the runner of a Topic or Subscription, or None if it has nothing to run."""
+        """Return None if the resource has nothing to run."""
         transforms = resource.message_transforms
         if not transforms:
             return None

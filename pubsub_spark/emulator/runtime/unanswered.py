@@ -36,7 +36,6 @@ class Barrier:
         self._unanswered = unanswered
 
     async def passed(self) -> None:
-        """Wait on the event loop until it opens."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.wrap_future(self.opened), MAX_SECONDS)
         self._give_up()
@@ -60,7 +59,7 @@ class Unanswered:
         self._pending: dict[str, set[Answer]] = {}
 
     def add(self, answer: Answer, topic: str) -> None:
-        """Record that messages were published to a topic. The response is pending until `written`."""
+        """The response is pending until `written`."""
         with self._lock:
             answer.topic = topic
             self._pending.setdefault(topic, set()).add(answer)
@@ -81,7 +80,6 @@ class Unanswered:
                     barrier.opened.set_result(None)
 
     def barrier(self, topic: str) -> Barrier | None:
-        """Return the barrier of the pending responses on a topic, or None."""
         with self._lock:
             if topic not in self._pending:
                 return None

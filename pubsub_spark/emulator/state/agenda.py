@@ -1,8 +1,8 @@
 """The agenda of a broker: when each of its subscriptions next has something to do.
 
-Pure. One heap for all subscriptions, so a thousand idle ones cost nothing. An entry is passed over when its time comes
-if an earlier entry of the same subscription has replaced it, or if the subscription is gone. Subscriptions that are due
-at the same time are ordered by name, so a state that was loaded from a dump continues like the dumped one.
+Pure. One heap for all subscriptions, so a thousand idle ones cost nothing. An entry that an earlier one of the same
+subscription has replaced is passed over. Subscriptions that are due at the same time are ordered by name, so a state
+that was loaded from a dump continues like the dumped one.
 """
 
 from __future__ import annotations
@@ -40,11 +40,10 @@ class Agenda:
 
     @property
     def due(self) -> float:
-        """The time of the first entry, or infinity."""
+        """The first due time, or infinity."""
         return self._heap[0][0] if self._heap else NEVER
 
     def pop(self, now: float) -> Subscription | None:
-        """Take the first due subscription off the agenda and return it, or None."""
         while self._heap and self._heap[0][0] <= now:
             due, _, _, subscription = heapq.heappop(self._heap)
             if self._times.get(subscription) == due:
@@ -53,5 +52,5 @@ class Agenda:
         return None
 
     def entries(self) -> list[tuple[float, str]]:
-        """Return the due time and the name of each subscription, in the order of their times."""
+        """Return due times and names, in the order of the times."""
         return sorted((due, subscription.name) for subscription, due in self._times.items())

@@ -32,7 +32,7 @@ class Unacked:
             heapq.heappush(self._times, published)
 
     def remove(self, published: float, messages: int = 1) -> None:
-        """Remove acked messages from the count, unless they expired before."""
+        """Messages that expired before are not in the count."""
         count = self._counts.get(published)
         if count is None:
             return
@@ -46,7 +46,7 @@ class Unacked:
 
     @property
     def oldest(self) -> float:
-        """The publish time of the oldest message, or infinity."""
+        """The first publish time, or infinity."""
         times = self._times
         while times and times[0] not in self._counts:
             heapq.heappop(times)

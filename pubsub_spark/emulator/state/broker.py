@@ -76,7 +76,7 @@ class Broker:
     # Topics
 
     def create_topic(self, name: str, resource: Any = None, retention: float = 0) -> Topic:
-        """Create a topic that keeps messages for every subscription for `retention` seconds (0: not at all)."""
+        """The topic keeps messages for every subscription for `retention` seconds (0: not at all)."""
         topic = self.topics[name] = Topic(name, resource, retention)
         self.events.append(Created(name, resource))
         return topic
@@ -129,7 +129,6 @@ class Broker:
         return ids
 
     def note_ingested(self, topic: Topic, part: str, mark: str) -> None:
-        """Keep how far a part of the topic's source was read."""
         topic.ingested[part] = mark
 
     def _trim(self, topic: Topic, now: float) -> None:
@@ -143,7 +142,7 @@ class Broker:
     def create_subscription(
         self, name: str, topic: Topic, settings: Settings, now: float, resource: Any = None
     ) -> Subscription:
-        """Create a subscription. It starts empty, even if its topic retains messages."""
+        """The subscription starts empty, even if its topic retains messages."""
         subscription = self.add_subscription(name, topic, settings, now, resource)
         self.events.append(Created(name, resource))
         self._schedule(subscription, now)
@@ -177,12 +176,12 @@ class Broker:
         self._schedule(subscription, now)
 
     def detach_subscription(self, subscription: Subscription, resource: Any) -> None:
-        """Detach a subscription from its topic and drop its messages."""
+        """The messages of the subscription are dropped."""
         self._detach(subscription)
         self.replace(subscription, resource)
 
     def delete_subscription(self, subscription: Subscription) -> None:
-        """Delete a subscription with its messages, and notify its consumers."""
+        """Its consumers are notified."""
         name = subscription.name
         self._detach(subscription)
         del self.subscriptions[name], self._origins[name]
@@ -227,7 +226,7 @@ class Broker:
         return None if self.chaos_seed is None else Chaos(self.chaos_seed, subscription)
 
     def topic_of(self, subscription: str) -> Topic | None:
-        """Return the topic that feeds a subscription, or None if the topic was deleted or the subscription detached."""
+        """Return None if the topic was deleted or the subscription detached."""
         topic = self._origins[subscription]
         return topic if subscription in topic.subscriptions else None
 
@@ -289,7 +288,7 @@ class Broker:
         return failed
 
     def release(self, subscription: Subscription, numbers: Sequence[int], now: float) -> None:
-        """Take back leases that could not be sent. Nothing is counted against their messages."""
+        """Nothing is counted against the messages, which could not be sent."""
         subscription.release(numbers)
         if numbers:
             self.events.append(Released(subscription.name, numbers))
@@ -298,11 +297,11 @@ class Broker:
     # Counters, as of the last `tick`. They are kept as things change, so reading them costs nothing.
 
     def leased_numbers(self, subscription: Subscription) -> list[int]:
-        """Return the numbers of all leases, including messages that were released and not handed out again."""
+        """They include messages that were released and not handed out again."""
         return subscription.leased_numbers()
 
     def backlog(self, subscription: Subscription) -> int:
-        """Return the number of unacked messages, including those that a consumer holds."""
+        """Messages that a consumer holds are included."""
         return subscription.backlog
 
     def outstanding(self, subscription: Subscription) -> int:
@@ -310,7 +309,7 @@ class Broker:
         return subscription.outstanding
 
     def oldest_unacked(self, subscription: Subscription) -> float | None:
-        """Return the publish time of the oldest unacked message, or None."""
+        """Return the publish time, or None."""
         return subscription.oldest_unacked
 
     # Time
@@ -327,7 +326,6 @@ class Broker:
         self._agenda.add(subscription.due(), subscription)
 
     def scheduled(self) -> list[tuple[float, str]]:
-        """Return the due time and the name of each subscription, in the order of their times."""
         return self._agenda.entries()
 
     def resume(self, scheduled: Iterable[tuple[float, str]]) -> None:
@@ -397,7 +395,7 @@ class Broker:
         return SNAPSHOT_LIFETIME_SECONDS + (now if oldest is None else oldest)
 
     def delete_snapshot(self, snapshot: Snapshot, now: float) -> None:
-        """Delete a snapshot, and the messages that its topic kept only for it."""
+        """The messages that its topic kept only for it are also deleted."""
         del self.snapshots[snapshot.name], snapshot.topic.snapshots[snapshot.name]
         self._trim(snapshot.topic, now)
         self._deleted(snapshot.name)

@@ -24,11 +24,10 @@ class Chaos:
         self._random = Random(f"{seed} {subscription}")
 
     def portion(self, most: int) -> int:
-        """Return the number of messages to deliver at once, at most `most`."""
         return self._random.randint(1, most) if most > 1 else most
 
     def reordered(self, batch: list[Delivery]) -> list[Delivery]:
-        """Return the messages with those without an ordering key shuffled. The others keep their places."""
+        """Messages with an ordering key keep their places."""
         keyless = [delivery for delivery in batch if not delivery.message.key]
         self._random.shuffle(keyless)
         shuffled = iter(keyless)

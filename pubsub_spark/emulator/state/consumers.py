@@ -24,14 +24,14 @@ class Consumers:
         consumer.closed = True
 
     def wait(self, consumer: Consumer) -> None:
-        """Notify `consumer`, which found nothing to take or has no room, when that changes."""
+        """Notify `consumer` when it has room and there is something to take."""
         if consumer.has_room:
             self.waiting[consumer] = None
         else:
             consumer.blocked = True
 
     def free(self, consumer: Consumer, messages: int, size: int) -> None:
-        """Reduce a consumer's outstanding messages and bytes. It may have waited for that."""
+        """A blocked consumer may have waited for that."""
         consumer.messages -= messages
         consumer.size -= size
         if consumer.blocked and consumer.has_room:
@@ -43,10 +43,7 @@ class Consumers:
         self.ready.extend(self.connected)
 
     def notify_one(self) -> None:
-        """Notify one waiting consumer.
-
-        The next one is notified when this one has taken messages, so one message wakes one consumer.
-        """
+        """The next one is notified when this one has taken messages, so one message wakes one consumer."""
         while self.waiting:
             consumer, _ = self.waiting.popitem(last=False)
             if not consumer.closed:

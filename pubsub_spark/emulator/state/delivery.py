@@ -96,11 +96,11 @@ class BatchBuilder:
 
     @property
     def has_room(self) -> bool:
-        """Whether there is room left. The message that reaches the limit of bytes still fits."""
+        """The message that reaches the limit of bytes still fits."""
         return self.messages > 0 and self.size > 0
 
     def add(self, delivery: Delivery) -> bool:
-        """Add a delivery. Return False if that would make the batch too large, and leave no more room."""
+        """Return False if the delivery would make the batch too large, and leave no more room."""
         size = len(delivery.message.frame)
         if self.parts and size > self.left:
             self.messages = 0
@@ -110,7 +110,7 @@ class BatchBuilder:
         return True
 
     def fill(self, publication: Publication) -> Publication | None:
-        """Add messages while there is room, and return the rest."""
+        """Return the messages that did not fit."""
         fits = min(len(publication), self.messages)
         size = sum(map(len, publication.frames[:fits]))
         if size > min(self.size, self.left):
@@ -128,7 +128,7 @@ class BatchBuilder:
         return remaining
 
     def deliveries(self) -> list[Delivery]:
-        """Return the Delivery of each message, a new one for a fresh message."""
+        """A fresh message gets a new Delivery."""
         parts = ((part,) if isinstance(part, Delivery) else map(Delivery, part.messages()) for part in self.parts)
         return [delivery for part in parts for delivery in part]
 

@@ -155,7 +155,7 @@ def _load_leases(leases: Leases, dumped: Mapping[str, Any], table: _Deliveries, 
 
 
 def dump_broker(broker: Broker, resources: ResourceFormat) -> dict[str, Any]:
-    """Return topics (including deleted ones with references), subscriptions, snapshots, and the counters of ids."""
+    """Topics include deleted ones with references."""
     topics = {**dict.fromkeys(broker.topics.values()), **dict.fromkeys(broker._origins.values())}
     topics |= dict.fromkeys(snapshot.topic for snapshot in broker.snapshots.values())
     indexes = {topic: index for index, topic in enumerate(topics)}
@@ -182,7 +182,6 @@ def dump_broker(broker: Broker, resources: ResourceFormat) -> dict[str, Any]:
 
 
 def load_broker(broker: Broker, dumped: Mapping[str, Any], resources: ResourceFormat) -> None:
-    """Fill an empty broker."""
     read = resources.read
     topics: list[Topic] = []
     for name, resource, retention, log, _, exists, *ingested in dumped["topics"]:
@@ -215,7 +214,6 @@ def dump_schemas(schemas: Schemas) -> list[Any]:
 
 
 def dump_schema(schema: Schema) -> tuple[Any, ...]:
-    """Return a schema with its revisions, and the numbers of all revisions that it has ever had."""
     revisions = [(revision[:3], revision.definition.type, revision.definition.text) for revision in schema.revisions]
     return schema.name, revisions, dict(schema.numbers)
 
@@ -231,6 +229,5 @@ def load_schemas(schemas: Schemas, dumped: Iterable[Any]) -> None:
 
 
 def load_policies(policies: Policies, dumped: Mapping[str, Any]) -> None:
-    """Fill empty policies."""
     policies.by_name.update({name: Policy(*policy) for name, policy in dumped["by_name"].items()})
     policies.changes = dumped["changes"]

@@ -64,7 +64,7 @@ class Delivered(NamedTuple):
 
 
 class Acked(NamedTuple):
-    """Leases were acknowledged in time. `numbers` are those in their ack ids."""
+    """`numbers` are those in the ack ids of the leases."""
 
     subscription: str
     numbers: Sequence[int]

@@ -19,7 +19,7 @@ class FreshQueue:
 
     @property
     def oldest(self) -> float:
-        """The publish time of the oldest message, or infinity."""
+        """The first publish time, or infinity."""
         return self.publications[0].published if self.publications else NEVER
 
     def add(self, publication: Publication) -> None:
@@ -39,7 +39,7 @@ class FreshQueue:
                 yield publication.published, taken
 
     def expire(self, retention: float, now: float) -> None:
-        """Drop messages published `retention` seconds ago or earlier."""
+        """`retention` is in seconds."""
         while self.oldest + retention <= now:
             self.count -= len(self.publications.popleft())
 

@@ -87,7 +87,6 @@ class _Latest:
             self._count -= len(self._publications.popleft())
 
     def messages(self) -> list[Message]:
-        """Return the messages, newest first."""
         messages = [message for publication in self._publications for message in publication.messages()]
         return messages[: -_LATEST - 1 : -1]
 
@@ -135,7 +134,7 @@ class History:
                 self._latest.clear()
 
     def latest(self, topic: str) -> list[Message]:
-        """Return the latest messages of a topic that are not large, newest first."""
+        """Return the latest messages, newest first, except large ones."""
         return self._latest[topic].messages() if topic in self._latest else []
 
     def entries(self, subscription: str) -> list[Entry]:
@@ -143,7 +142,7 @@ class History:
 
 
 def lives(entries: Sequence[Entry], published: Mapping[int, float]) -> dict[int, list[Step]]:
-    """Return the steps of each message by its number. `published` has the messages' publish times."""
+    """`published` has the messages' publish times."""
     steps_by_number = {number: [Step(at, "published")] for number, at in published.items()}
     for number, at, step in _steps(entries):
         if number is None:

@@ -58,14 +58,12 @@ class _Window:
         self.messages: list[MessageState] = []
 
     def passes_over(self, size: int) -> bool:
-        """Return whether the next `size` entries are all before the window."""
         if self.start < size:
             return False
         self.start -= size
         return True
 
     def add(self, entries: Iterable[MessageState]) -> None:
-        """Take those of the next entries that are in the window."""
         passed = 0
         for entry in entries:
             if passed >= self.start:
@@ -84,7 +82,6 @@ def total(subscription: Subscription) -> int:
 
 
 def messages(subscription: Subscription, start: int, most: int) -> list[MessageState]:
-    """Return at most `most` messages from index `start` on."""
     window = _Window(start, most)
     for batch in subscription._leases._batches.values():
         if not window.left:

@@ -61,7 +61,6 @@ class ContiguousLeases:
     modacks: int
 
     def publications(self) -> Iterator[Publication]:
-        """Return the messages as their original publications."""
         return publications_of(self.origins, self.frames, self.numbers.start % SPAN)
 
     def messages(self) -> Iterator[Message]:
@@ -120,7 +119,7 @@ class Leases:
         return self._deadlines[0][0] if self._deadlines else NEVER
 
     def get(self, number: int) -> Delivery | None:
-        """Return the delivery leased under a number, or None if that lease has ended or never existed."""
+        """Return None if the lease has ended or never existed."""
         batch = self._batches.get(number // SPAN)
         index = number % SPAN
         if batch is None or index >= len(batch.entries) or batch.entries[index] is None:
@@ -128,7 +127,7 @@ class Leases:
         return _split_out(batch, index)
 
     def end(self, number: int) -> Delivery | None:
-        """End a lease. Return its delivery, or None if it had already ended."""
+        """Return None if the lease had already ended."""
         delivery = self.get(number)
         if delivery is not None:
             batch = self._batches[number // SPAN]
@@ -175,7 +174,7 @@ class Leases:
         return batch if complete else None
 
     def grant(self, parts: Iterable[Publication | Delivery], consumer: Consumer, deadline: float) -> range:
-        """Hand a batch to a consumer. Return the numbers, one for each message."""
+        """Return one number for each message."""
         first = next(self._batch_numbers) * SPAN
         entries: list[bytes | Delivery | None] = []
         origins: list[Origin] = []
@@ -200,7 +199,6 @@ class Leases:
         self._count += batch.left
 
     def extend(self, deliveries: Sequence[Delivery], deadline: float) -> None:
-        """Set another deadline, later or earlier."""
         for delivery in deliveries:
             delivery.deadline = deadline
         self._expect(deadline, [delivery.number for delivery in deliveries])
@@ -288,7 +286,6 @@ def _deadlines(batch: LeaseBatch) -> Iterator[tuple[float, Sequence[int]]]:
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[range]:
-    """Yield the numbers as ranges, in their order."""
     if not numbers:
         return
     if isinstance(numbers, range):

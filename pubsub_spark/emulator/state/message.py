@@ -117,7 +117,7 @@ class Publication:
         return Publication(self.first, self.published, self.key, list(self.frames))
 
     def split(self, size: int) -> tuple[Publication, Publication | None]:
-        """Return the first `size` messages, and the others or None."""
+        """The second part is None if no messages remain."""
         if size >= len(self.frames):
             return self, None
         remaining = Publication(self.first + size, self.published, self.key, self.frames[size:])

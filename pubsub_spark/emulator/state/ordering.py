@@ -53,7 +53,7 @@ class KeyQueues:
 
     @property
     def due(self) -> float:
-        """The time when the next backoff ends, or infinity."""
+        """The end of the next backoff, or infinity."""
         return self._backing_off[0][0] if self._backing_off else float("inf")
 
     def add(self, message: Message) -> None:
@@ -120,13 +120,12 @@ class KeyQueues:
         return opened
 
     def entries(self) -> Iterator[Message | Delivery]:
-        """Yield the waiting and outstanding messages, including acked ones behind a gap."""
+        """Acked messages behind a gap are included."""
         for queue in self._queues.values():
             yield from queue.outstanding
             yield from queue.waiting
 
     def prune(self, horizon: float) -> None:
-        """Drop the waiting messages beyond their retention."""
         for key, queue in list(self._queues.items()):
             queue.waiting = deque(entry for entry in queue.waiting if message_of(entry).published > horizon)
             if not queue.waiting and queue.state in (QueueState.READY, QueueState.BACKING_OFF):

@@ -14,7 +14,7 @@ class ConcurrentChangeError(Exception):
 
 
 class Policy(NamedTuple):
-    """A stored policy: the serialized message without its etag, and the etag."""
+    """`document` is the serialized message without its etag."""
 
     document: bytes
     etag: bytes
@@ -27,7 +27,7 @@ class Policies:
         self.changes = 0  # in total. The etags are made of it
 
     def get(self, name: str) -> Policy:
-        """Return the policy of a resource, or an empty one if no policy was set."""
+        """Return an empty policy if none was set."""
         return self.by_name.get(name, Policy(b"", UNTOUCHED))
 
     def set(self, name: str, document: bytes, etag: bytes) -> Policy:

@@ -28,7 +28,7 @@ class RedeliveryQueue:
 
     @property
     def due(self) -> float:
-        """The time when the next backoff ends, or infinity."""
+        """The end of the next backoff, or infinity."""
         return self._backing_off[0][0] if self._backing_off else NEVER
 
     def open(self, now: float) -> int:
@@ -40,7 +40,7 @@ class RedeliveryQueue:
         return opened
 
     def backing_off(self) -> list[tuple[float, Delivery]]:
-        """Return the deliveries that are backing off, each with the end of its backoff, the first to be ready first."""
+        """Return the deliveries with the end of their backoff, the first to be ready first."""
         return [(opens, delivery) for opens, _, delivery in sorted(self._backing_off, key=lambda entry: entry[:2])]
 
     def __iter__(self) -> Iterator[Delivery]:

@@ -74,7 +74,7 @@ class Subscription:
         self._snapshot_ends = NEVER
 
     def configure(self, settings: Settings) -> None:
-        """Set other settings, and drop acked messages that they do not retain."""
+        """Acked messages that the settings do not retain are dropped."""
         self.settings = settings
         if not settings.retain_acked:
             self._retained.clear()
@@ -83,7 +83,7 @@ class Subscription:
     # New messages
 
     def publish(self, publication: Publication) -> None:
-        """Add newly published messages to the backlog if they pass the filter."""
+        """Messages that do not pass the filter are left out."""
         for part in self._passed(publication):
             self._add(part)
         self._notify_one()
@@ -231,7 +231,6 @@ class Subscription:
         return [delivery.number for delivery in self._leases]
 
     def finish_dead_letter(self, delivery: Delivery) -> None:
-        """Remove a message that was forwarded to the dead-letter topic."""
         self._finish([delivery])
         self._notify_one()
 
@@ -262,7 +261,6 @@ class Subscription:
         self._finished.add([run])
 
     def _lost(self, delivery: Delivery, chaos: Chaos) -> bool:
-        """Return whether chaos loses this ack, so that the message is redelivered."""
         if self.settings.exactly_once or self._is_ordered(delivery) or not chaos.loses():
             return False
         if delivery.deadline != NEVER:  # otherwise it already waits
@@ -371,7 +369,7 @@ class Subscription:
             self._prune_at = max(oldest + self._retention, now + 60) if self._key_queues.any else NEVER
 
     def leave(self, consumer: Consumer, now: float) -> None:
-        """Disconnect a consumer. Its messages stay leased, and another consumer is notified in its place."""
+        """The messages stay leased, and another consumer is notified in its place."""
         self.consumers.leave(consumer)
         self.active = now
         self._notify_one()
@@ -384,7 +382,7 @@ class Subscription:
 
     @property
     def backlog(self) -> int:
-        """The number of unacked messages, including those that a consumer holds, as of the last `tick`."""
+        """The number of unacked messages, held ones included, as of the last `tick`."""
         return self._fresh.count + self._unacked.total
 
     @property
@@ -407,7 +405,6 @@ class Subscription:
         return self._kept(union(self._fresh.publications, leased, alone), now)
 
     def _kept(self, known: Iterable[Publication], now: float) -> list[Publication]:
-        """Return the publications within their retention."""
         return [publication for publication in known if publication.published + self._retention > now]
 
     def seek(self, log: Iterable[Publication], split: Split, now: float) -> None:
@@ -426,7 +423,7 @@ class Subscription:
         self._notify_one()
 
     def clear(self) -> None:
-        """Drop every message. Ack ids handed out so far acknowledge nothing."""
+        """Ack ids handed out so far acknowledge nothing."""
         for holder, part in self._leases.parts():
             if isinstance(part, Delivery):
                 self._release_quota(part)

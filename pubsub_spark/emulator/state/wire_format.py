@@ -138,7 +138,6 @@ def _is_repeated(raw: bytes, at: int, head_end: int, end: int) -> bool:
 
 
 def message_body(frame: bytes) -> bytes:
-    """Return the serialized PubsubMessage inside a frame."""
     start = 1
     while frame[start] & 0x80:
         start += 1
@@ -261,7 +260,6 @@ def ack_ids_of(subscription: str) -> AckIds:
 
 
 def _repeated(head: bytes, numbers: range) -> bytes:
-    """Return `head` with the digits of each number of a batch."""
     head, last = _split(head, numbers)
     return head + head.join(last)
 

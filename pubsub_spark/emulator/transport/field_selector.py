@@ -19,7 +19,7 @@ Path = tuple[str, ...]
 
 
 def paths(text: str, message: descriptor.Descriptor) -> list[Path]:
-    """Return the paths that a selection names in a response of this type. Raise ValueError if a path does not exist."""
+    """Raise ValueError if a path does not exist."""
     tokens = _TOKEN.findall(text)
     try:
         selected = list(_list(tokens))
@@ -31,7 +31,6 @@ def paths(text: str, message: descriptor.Descriptor) -> list[Path]:
 
 
 def select(document: Any, selected: Sequence[Path]) -> Any:
-    """Return the parts of a JSON document that the paths name."""
     if () in selected:
         return document
     if isinstance(document, list):

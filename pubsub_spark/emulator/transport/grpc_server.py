@@ -64,11 +64,10 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]
         return int(port)
 
     async def stop(self) -> None:
-        """End every call and connection."""
         await self._server.stop(_GRACE_SECONDS)
 
     def service(self, details: Any) -> Any:
-        """Return the handler of a call, as grpc asks for it. The dispatcher refuses an unknown method."""
+        """The dispatcher refuses an unknown method."""
         if details.method == STREAMING_PULL:
             return grpc.stream_stream_rpc_method_handler(self._stream)
         # As a stream of requests, because grpc.aio never answers a unary call whose request does not arrive.
@@ -115,8 +114,6 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 class _Stream:
-    """The transport's part of a StreamingPull."""
-
     def __init__(self, call: Any, connection: GrpcConnection) -> None:
         self._call = call
         self._connection = connection

@@ -78,8 +78,6 @@ class HttpContent(NamedTuple):
 
 
 class HttpServer:
-    """The application, and the connections that it is served on."""
-
     def __init__(self, dispatcher: Dispatcher, content: HttpContent) -> None:
 
         def route(path: str, document: Document) -> Route:
@@ -161,8 +159,6 @@ class _Connection(H11Protocol):
 
 
 class _Api(ABC):
-    """An ASGI application that answers requests one by one, except for clients that leave."""
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
@@ -310,7 +306,7 @@ def _check_size(size: int) -> None:
 
 
 def _by_path(app: Starlette) -> Callable[[Scope, Receive, Send], Any]:
-    """Return the application, also for requests that name the server."""
+    """Some requests name the server in their path."""
 
     async def ask(scope: Scope, receive: Receive, send: Send) -> None:
         scope["path"] = _SERVER.sub("", scope["path"]) or "/"

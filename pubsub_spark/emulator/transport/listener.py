@@ -169,17 +169,15 @@ class Listener:
             tls.set_alpn_protocols(["http/1.1", "h2"] if http else ["h2"])  # the first that a client also offers
 
     async def start(self, grpc_port: int) -> None:
-        """Begin to accept. gRPC goes to this port of the loopback."""
+        """gRPC goes to this port of the loopback."""
         self.grpc_port = grpc_port
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Opening(self), sock=self._listening, backlog=_BACKLOG)
 
     def close(self) -> None:
-        """Accept no more."""
         self._server.close()
 
     def abort(self) -> None:
-        """End every connection."""
         for transport in list(self.open):
             transport.abort()
 
@@ -237,7 +235,6 @@ class _Opening(asyncio.Protocol):
         return self._opening.startswith(_PREFACE)
 
     async def _encrypt(self, tls: ssl.SSLContext) -> bool:
-        """Do the TLS handshake and return whether ALPN chose gRPC's protocol."""
         encrypted = await asyncio.get_running_loop().start_tls(
             self._transport, self, tls, server_side=True, ssl_handshake_timeout=_HELLO_SECONDS
         )

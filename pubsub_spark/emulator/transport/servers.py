@@ -46,6 +46,5 @@ class Servers:
         self._listener.abort()
 
     def abort(self) -> None:
-        """End every connection at once, and accept no more."""
         self._listener.close()
         self._listener.abort()

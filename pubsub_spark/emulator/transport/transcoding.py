@@ -58,7 +58,7 @@ class Form(NamedTuple):
 
 
 def read(route: Route, path: str, query: str, body: bytes, content_type: str = "") -> Call:
-    """Return the RPC that a request on this route asks for. Raise RpcError if a part cannot be read."""
+    """Raise RpcError if a part of the request cannot be read."""
     request = route.request()
     parameters = parse_qsl(query, keep_blank_values=True)
     if route.body is not None and body.strip():
@@ -116,7 +116,7 @@ def http_status(code: str) -> int:
 
 
 def failure(code: str, message: str, details: bytes = b"") -> tuple[int, bytes]:
-    """Return HTTP's status and the body of an error. `details` is a serialized google.rpc.Status."""
+    """`details` is a serialized google.rpc.Status."""
     status = http_status(code)
     error: dict[str, Any] = {"code": status, "message": message, "status": code}
     if readable := _readable(details):

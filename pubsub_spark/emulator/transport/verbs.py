@@ -26,7 +26,7 @@ _MAX_WHOLE = 2**63 - 1
 
 
 class Kind(NamedTuple):
-    """A kind of field: its label, and its value from a JSON value. `read` may raise ValueError or TypeError."""
+    """`read` may raise ValueError or TypeError."""
 
     label: str
     read: Callable[[Any], Any]
@@ -42,7 +42,7 @@ class Verb:
         }
 
     def run(self, query: str, body: bytes) -> bytes:
-        """Call the method and return its result as JSON. Raise RpcError for an invalid request."""
+        """Return the result as JSON. Raise RpcError for an invalid request."""
         fields = dict(parse_qsl(query, keep_blank_values=True)) if self.http_method == "GET" else self._object(body)
         arguments = self._arguments(fields)
         try:
@@ -97,14 +97,13 @@ class Verb:
 
 
 def table(looks: Mapping[str, Callable[..., Any]], changes: Mapping[str, Callable[..., Any]]) -> dict[str, Verb]:
-    """Return the verbs by their names in camelCase."""
     verbs = [Verb(name, "GET", function) for name, function in looks.items()]
     verbs += [Verb(name, "POST", function) for name, function in changes.items()]
     return {verb.name: verb for verb in verbs}
 
 
 def find(verbs: Mapping[str, Verb], http_method: str, name: str) -> Verb:
-    """Return the verb of a request. Raise RpcError if the name is unknown, or the verb has another method."""
+    """Raise RpcError if the name is unknown, or the verb has another method."""
     verb = verbs.get(name)
     if verb is None:
         raise RpcError(
@@ -135,7 +134,7 @@ def _number(value: Any) -> float:
 
 
 def _message(value: Any) -> dict[str, Any]:
-    """Return a PubsubMessage of the JSON API in the form of `Emulator.publish`."""
+    """Return the message in the form of `Emulator.publish`."""
     message = json_format.ParseDict(value, protos.PubsubMessage())
     return {"data": message.data, "attributes": dict(message.attributes), "ordering_key": message.ordering_key}
 
