@@ -54,12 +54,10 @@ if TYPE_CHECKING:
 
 
 class EmulatorFailedError(RuntimeError):
-    """An exception on a background thread, the cause, has ended the emulator."""
+    """The emulator was ended by an exception on a background thread, which is the cause of this one."""
 
 
 class Workers(Protocol):
-    """Threads that follow the events of resources."""
-
     def follow(self, events: Sequence[Event], /) -> None: ...
 
     def close(self) -> None: ...

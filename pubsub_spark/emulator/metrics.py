@@ -81,7 +81,6 @@ class Histogram:
         self.sum += value * times
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Return the cumulative counts by bounds, in Prometheus' form."""
         return list(zip([*map(str, self._bounds), "+Inf"], accumulate(self._counts), strict=True))
 
 
@@ -95,8 +94,6 @@ class Counts:
 
 
 class Metrics:
-    """The counts of one emulator: an interceptor, a listener, and the text of both."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._resources: dict[str, Counts] = {}
@@ -182,7 +179,7 @@ class Metrics:
             pass
 
     def _ended(self, numbers: Sequence[int]) -> Iterator[tuple[float, int]]:
-        """End the deliveries of these leases. Yield the time of each delivery, and the number of its leases."""
+        """Yield the time of each delivery that has such leases, and their number."""
         if isinstance(numbers, range):  # of one batch
             batches: Iterable[tuple[int, int]] = ((numbers.start // SPAN, len(numbers)),)
         elif (first := min(numbers) // SPAN) == max(numbers) // SPAN:  # in less than half of the time of counting

@@ -71,7 +71,7 @@ def _check(path: Path, root: Any) -> None:
 
 
 def _nodes(node: Any) -> Iterator[Any]:
-    """Yield a node of YAML and all nodes below it. Those of an alias are repeated for each use."""
+    """The nodes of an alias are repeated for each use."""
     yield node
     if isinstance(node, yaml.MappingNode):
         for _, value in node.value:

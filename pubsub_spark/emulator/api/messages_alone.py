@@ -1,7 +1,7 @@
 """Imports the messages of google.pubsub.v1 without the three clients of their package.
 
-The clients take a fifth of an emulator's start, and it does not use them. A later import of the package works as usual
-and has the same messages. For a process with one thread: meanwhile the package is empty.
+The clients take a fifth of an emulator's start, and it does not use them. A later import of the package works as usual.
+For a process with one thread: meanwhile the package is empty.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The unary RPCs of the API: their messages, and their HTTP verbs and paths in the v1 JSON API.
 
 One row for each `google.api.http` annotation, in a table of our own because the client library ships no service
-descriptors. A test compares it with the annotations that the library's REST transport was generated from.
+descriptors. A test compares it with the library's REST transport.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One StreamingPull: requests take effect on arrival, responses are sent in turn, within the limits of flow control.
 
-Two tasks on the event loop: one reads requests, the other sends. Messages are taken only when the last response was
-accepted, and only as many as fit in the client's limits. At the end of a stream, a response that the transport did not
-accept is returned to the queue at once. An accepted one is redelivered when its lease expires.
+Messages are taken only when the last response was accepted, and only as many as fit in the client's limits. At the end
+of a stream, a response that the transport did not accept is returned to the queue at once. An accepted one is
+redelivered when its lease expires.
 """
 
 from __future__ import annotations
@@ -215,7 +215,6 @@ class Stream:
             self._apply_acks(session, acks, modacks, request.modify_deadline_seconds)
 
     def _apply_acks(self, session: Session, acks: _Numbers, modacks: _Numbers, modack_seconds: Sequence[int]) -> None:
-        """Called inside `open`."""
         (broker, now), subscription = session, self._subscription
         if (acks or modacks) and (outcome := self._subscriber.injected(subscription)):
             self._confirm((acks, set(acks)), (modacks, set(modacks)), outcome.startswith("TRANSIENT"))
@@ -285,7 +284,6 @@ def _check_later(request: Any) -> None:
 
 
 def _properties(subscription: Subscription) -> bytes:
-    """Return `subscription_properties`, which are in every response, also if both are false."""
     settings = subscription.settings
     inner = (b"\x08\x01" if settings.exactly_once else b"") + (b"\x10\x01" if settings.ordering else b"")
     return _PROPERTIES + bytes((len(inner),)) + inner

@@ -154,7 +154,7 @@ class Subscriber:
     async def _response(
         self, subscription: Subscription, batch: Batch, barrier: Barrier | None, runner: Runner | None
     ) -> bytes:
-        """Return the messages of a batch as a response, behind its barrier. If the client leaves, release them."""
+        """If the client leaves before the barrier opens, the messages are released."""
         if barrier is not None:
             try:
                 await barrier.passed()

@@ -97,7 +97,7 @@ _SCHEMA_CHANGES = ("create", "commit", "delete_revision")
 
 
 class Recorder:
-    """The recorder of a state. It passes each later call that changes `state` to `listener`, after it was carried out.
+    """It passes each later call that changes `state` to `listener`, after it was carried out.
 
     The state's own attributes route calls through this object, so every caller that has the state is recorded. A call
     on a deleted resource changes nothing and is not a command.
@@ -139,7 +139,6 @@ class Recorder:
         return call
 
     def _is_current(self, argument: Any) -> bool:
-        """A deleted topic, subscription or snapshot is not current."""
         broker = self._broker
         if isinstance(argument, Subscription):
             return broker.subscriptions.get(argument.name) is argument
@@ -216,7 +215,7 @@ class Replay:
         self.commands = 0
 
     def apply(self, command: Command) -> None:
-        """Carry out a command. Raise ReplayError if that fails or has another result than before."""
+        """Raise ReplayError if the command fails or has another result than before."""
         name, arguments, options, result = command
         self.commands += 1
         try:

@@ -1,13 +1,13 @@
 """The files of a data directory: the log, the bases, the lock. Also how their damage is recognized.
 
-    lock                 held by the emulator that uses the directory, and released by the system when that ends
+    lock                 held by the emulator that uses the directory
     journal.sqlite       table `log`: one row for each group of commands, numbered from 1 without gaps, with a checksum
                          that continues from row to row. Table `base`: the last row that the base includes
     base-N.sqlite        the state after row N of the log. Complete, or missing
 
-SQLite's write-ahead log makes a row all or nothing, even if the process is killed while it writes. A half-written end
-of the file `-wal`, left by a broken machine, is cut with a WARNING. Damage with something whole behind it is refused,
-because later content cannot be trusted without it.
+SQLite's write-ahead log makes a row all or nothing. A half-written end of the file `-wal`, left by a broken machine, is
+cut with a WARNING. Damage with something whole behind it is refused, because later content cannot be trusted without
+it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def lock(directory: Path) -> IO[bytes]:
 
 
 class LogFile:
-    """The log of a directory. `number` is its last row, and `base` the last row that the base includes."""
+    """`number` is the last row of the log, and `base` the last row that the base includes."""
 
     def __init__(self, directory: Path, fsync: FsyncPolicy = "group", *, read_only: bool = False) -> None:
         if fsync not in _SYNCHRONOUS:
@@ -116,7 +116,6 @@ class LogFile:
         self._is_new = not version
 
     def _begin(self, tail: _WalFile, fsync: FsyncPolicy) -> None:
-        """Cut a half-written end, and make the tables if they are missing."""
         execute = self._database.execute
         execute(f"PRAGMA page_size={_PAGE_BYTES}")
         execute("PRAGMA journal_mode=WAL")
@@ -141,7 +140,7 @@ class LogFile:
         execute("COMMIT")
 
     def append(self, group: Sequence[Command]) -> int:
-        """Write commands as one row, all or nothing, and return its size in bytes. They are kept when this returns."""
+        """Write commands as one row, and return its size in bytes. They are kept when this returns."""
         buffer = io.BytesIO()
         _PlainPickler(buffer, 5).dump(list(map(tuple, group)))
         content = buffer.getvalue()
@@ -154,7 +153,7 @@ class LogFile:
         return len(content)
 
     def groups(self, upto: int | None = None) -> Iterator[tuple[int, list[Command]]]:
-        """Yield the number and the commands of each row behind the base, up to one or all."""
+        """Yield the number and the commands of each row behind the base."""
         number = self.base
         checksum: int | None = self._checksum_of(number) if number else 0
         upto = self.number if upto is None else upto
@@ -224,8 +223,6 @@ class LogFile:
 
 
 class _WalFile:
-    """The write-ahead log as the last run left it."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._header = b""

@@ -117,7 +117,7 @@ class Journal:
                 raise self._unavailable()
 
     def _wake(self) -> None:
-        """Release the callers whose changes are written or cannot be. Runs on the event loop."""
+        """Runs on the event loop."""
         while self._waiters and (self._failure is not None or self._waiters[0].ticket <= self._written):
             waiter = self._waiters.popleft()
             if waiter.future.done():  # its call was cancelled

@@ -54,7 +54,7 @@ class Call(NamedTuple):
 
 
 class VerbCall(NamedTuple):
-    """A method of the emulator, named as in `/_emulator/NAME`, with its fields."""
+    """The name is that in `/_emulator/NAME`."""
 
     verb: str
     fields: dict[str, Any]
@@ -82,7 +82,6 @@ def _controls(_: Form) -> str:
 
 
 def _here(form: Form) -> str:
-    """Return the view that a form of the header was on."""
     return form["on"] if _VIEW.fullmatch(form["on"]) else "/page/controls"
 
 

@@ -113,7 +113,6 @@ class PageApp:
         return RedirectResponse(action.leads_to(form) + rows.query([("done", done)]), HTTPStatus.SEE_OTHER)
 
     async def _carry_out(self, action: Action, form: Form) -> Sequence[int]:
-        """Return the numbers for the message of success."""
         run = self._parts.dispatcher.run
         call = await run(lambda: self._call(action, form))
         if isinstance(call, VerbCall):

@@ -64,7 +64,7 @@ class FormField(NamedTuple):
 
 
 def fields_of(definition: Definition) -> list[FormField] | None:
-    """Return the fields of a form for messages of a schema, or None if it is not the schema of a record."""
+    """Return None if it is not the schema of a record."""
     schema: Any = definition
     if definition.type == "AVRO":
         return None if schema.root.kind != "record" else list(_avro_fields(schema.root))
@@ -74,7 +74,7 @@ def fields_of(definition: Definition) -> list[FormField] | None:
 
 
 def payload(definition: Definition, encoding: Encoding, filled_in: Mapping[str, str]) -> bytes:
-    """Return the payload of the input by field name. Raise InvalidMessage if it is not a message of the schema."""
+    """Raise InvalidMessage if the input is not a message of the schema."""
     values: dict[str, Any] = {}
     for field in fields_of(definition) or ():
         text = filled_in.get(field.name, "")

@@ -1,7 +1,7 @@
 """Samples of counters, once a second while a page is open, as server-sent events, and charts of up to a minute.
 
-Runs on the event loop. Without a viewer there is no listener, no task and no sample. A viewer that changes pages leaves
-for a moment, so sampling continues for a few seconds after the last one has left.
+Runs on the event loop. Without a viewer there is no sample. A viewer that changes pages leaves for a moment, so
+sampling continues for a few seconds after the last one has left.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Live:
         self._closed = False
 
     async def watch(self, names: Sequence[str]) -> AsyncGenerator[str, None]:
-        """Yield the events of these topics and subscriptions, one a second, until the viewer leaves."""
+        """Yield events, one a second, until the viewer leaves."""
         self._viewers += 1
         self._watched.update(names)
         if self._sampling is None and not self._closed:
@@ -107,7 +107,7 @@ class Live:
             self._sampling.cancel()
 
     def samples(self, name: str, broker: Broker, now: float) -> list[Sample]:
-        """Return the samples of a resource, with one of now as the last. Called with the lock held."""
+        """The last sample is one of now. Called with the lock held."""
         sample, known = self._sampled(name, broker, now, Counter(), _TICK_SECONDS), self._samples.get(name, ())
         if sample is not None and known:
             sample = sample._replace(published=known[-1].published, acked=known[-1].acked)
@@ -200,7 +200,6 @@ class Live:
                 self._changes[event.topic] += 1
 
     def _message(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the next event: numbers that grow with each change, the clock, and the fields of each name."""
         with self._engine.open() as (broker, now):
             origins = [
                 topic.name for name in names if name in broker.subscriptions and (topic := broker.topic_of(name))
@@ -222,7 +221,7 @@ def texts(sample: Sample) -> dict[str, str]:
 
 
 def charts(name: str, samples: Iterable[Sample]) -> dict[str, dict[str, Any]]:
-    """Return the charts of a topic, a subscription or everything, by their keys, or none without a sample."""
+    """Return the charts by their keys, or none without a sample."""
     kept = list(samples)[-_SAMPLES:]
     kinds = {EVERYTHING: ("messages", "rates"), "topics": ("published",)}
     keys = kinds.get(name) or kinds.get(name.split("/")[2], ("messages", "rates", "age"))
@@ -230,7 +229,6 @@ def charts(name: str, samples: Iterable[Sample]) -> dict[str, dict[str, Any]]:
 
 
 def _drawn(chart: Chart, samples: Sequence[Sample]) -> dict[str, Any]:
-    """Return the lines, the labels of both axes, the values under a pointer, and a text for screen readers."""
     values = {field: [getattr(sample, field) or 0.0 for sample in samples] for field in chart.metrics}
     top = scale(max(map(max, values.values())), chart.tops)
     write = METRICS[chart.metrics[0]].write

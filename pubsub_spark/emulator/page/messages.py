@@ -26,7 +26,7 @@ def content(message: Message, schemas: Schemas) -> dict[str, Any]:
 
 
 def row(state: MessageState, steps: list[Step], schemas: Schemas, ready: str, now: float) -> dict[str, Any]:
-    """Return an unacked message. `ready` is the reason why deliverable messages are not delivered now."""
+    """`ready` is the reason why deliverable messages are not delivered now."""
     return content(state.message, schemas) | {
         "deliveries": state.deliveries,
         "failures": state.failures,
@@ -39,7 +39,7 @@ def row(state: MessageState, steps: list[Step], schemas: Schemas, ready: str, no
 
 
 def done(number: int, message: Message | None, steps: list[Step], schemas: Schemas) -> dict[str, Any]:
-    """Return a message that is done with. Its content is known if it is among the latest of its topic."""
+    """The content of the message is known if it is among the latest of its topic."""
     if message is None:
         return {"id": str(number), "payload": None, "searched": str(number), "lease": None, "life": _life(steps)}
     fields = content(message, schemas)

@@ -24,7 +24,7 @@ SCHEMA_NAMES = frozenset({_NAME, _REVISION, _ENCODING})  # the attributes that n
 
 
 class Payload(NamedTuple):
-    """A payload as text, the format that it was read as, and the reason if its schema could not be used."""
+    """`kind` is the format that the payload was read as. `problem` is the reason if its schema could not be used."""
 
     text: str
     kind: str

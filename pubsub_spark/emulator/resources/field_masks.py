@@ -1,7 +1,7 @@
 """Update masks: which fields of a resource a request replaces.
 
-A path names a field or a field of a field. The named field is set to the value of the request, or cleared if it is
-unset there. One bad path leaves everything unchanged.
+A path names a field or a field of a field, which is cleared if it is unset in the request. One bad path leaves
+everything unchanged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The filter language of a subscription: text in, predicate over a message's attributes out.
-
-Pure. `compile` is called once, when a subscription is created. The predicate that it returns decides for each message
-with only dictionary look-ups.
+"""The filter language of a subscription: text in, predicate over a message's attributes out. Pure.
 
     filter     := term (AND term)* | term (OR term)*          one kind of operator on a level, parentheses to mix
     term       := [NOT | -] ( '(' filter ')' | comparison | hasPrefix(attributes.KEY, "text") )

@@ -78,7 +78,7 @@ def export_of(subscription: Any) -> str:
 
 
 def fill_export(subscription: Any, running: Collection[str] = ()) -> None:
-    """Check the export of a Subscription, fill in its defaults, and set its state. `running` are those that work."""
+    """`running` are the configurations that work."""
     name = export_of(subscription)
     subscription.state = RESOURCE_ERROR if name and name not in running else ACTIVE
     if not name:
@@ -154,7 +154,7 @@ _CHECKS = {
 
 
 def fill_ingestion(topic: Any) -> None:
-    """Set the ingestion state of a Topic: nothing is ingested."""
+    """Until a worker sets another state, nothing is ingested."""
     topic.ClearField("state")
     if not topic.HasField("ingestion_data_source_settings"):
         return

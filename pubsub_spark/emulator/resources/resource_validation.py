@@ -102,7 +102,7 @@ def show_topic_retention(subscription: Any, topic: Any) -> None:
 
 
 def push_config(config: Any) -> None:
-    """Check and fill in a PushConfig. An empty one is a pull subscription's."""
+    """An empty PushConfig is a pull subscription's."""
     endpoint = config.push_endpoint
     # The service insists on https. An emulator's endpoint is a test's own server.
     if endpoint and not _is_web_address(endpoint):

@@ -1,8 +1,7 @@
 """The dispatcher: from a method's name and a request's bytes to the bytes of its response, for every transport.
 
-Everything runs on one event loop, except handlers that take more than a few milliseconds (`Rpc.is_slow`): they run on a
-small pool of threads, so that no other call waits for them. The interceptors wrap each call. A call ends with a
-response, or with an RpcError. A bug in the emulator is INTERNAL and in the log.
+Everything runs on one event loop, except slow handlers (`Rpc.is_slow`): they run on a small pool of threads, so that no
+other call waits for them. A bug in the emulator is INTERNAL and in the log.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ T = TypeVar("T")
 
 
 class Dispatcher:
-    """The dispatcher of calls to handlers. To be used on the event loop, except `close_streams` and `streams`."""
+    """To be used on the event loop, except `close_streams` and `streams`."""
 
     def __init__(self, engine: Engine, registry: Registry, interceptors: Sequence[Interceptor]) -> None:
         self.rpcs = registry.table()

@@ -1,8 +1,7 @@
 """The table of RPCs: the handler of each method, and how it runs.
 
-An RPC of `api.routes` is answered by the method of its name in snake case. Most accept a request message and return a
-response message. Those of the hot calls (Publish, Pull, Acknowledge, ModifyAckDeadline) accept and return bytes.
-StreamingPull, the one stream, is not in the table. An RPC outside of both is UNIMPLEMENTED.
+Most handlers accept a request message and return a response message. Those of the hot calls (Publish, Pull,
+Acknowledge, ModifyAckDeadline) accept and return bytes. StreamingPull, the one stream, is not in the table.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The one lock, the clock, and the waking of consumers.
 
 Everything that touches the broker goes through `open`, which holds the lock, lets the time that has passed take effect,
-and on the way out notifies the consumers that the state found something for. A consumer on the event loop waits for its
-`Wakeup`. One that has a thread (a push worker) waits in `wait`, on a condition. One thread sleeps until something on
-the broker's agenda is due.
+and on the way out notifies the consumers that the state found something for. One thread sleeps until something on the
+broker's agenda is due.
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ class Engine:
         wakeup: Wakeup | None = None,
         name: str = "",
     ) -> Consumer:
-        """Return a consumer that waits for its wake-up, or without one in `wait`. `name` is for people."""
+        """Return a consumer that waits for `wakeup`, or without one in `wait`. `name` is for people."""
         condition = wakeup or threading.Condition(self._lock)
         consumer = Consumer(ack_deadline, max_messages, max_size, condition, name)
         with self._lock:
@@ -183,7 +182,7 @@ class Engine:
                 consumer.condition.notify_all()  # its wait may be over
 
     async def written(self) -> None:
-        """Wait until every change so far is kept, if there is a journal. A call is answered after that."""
+        """Wait until every change so far is kept, if there is a journal."""
         if self.journal is not None:
             await self.journal.written()
 

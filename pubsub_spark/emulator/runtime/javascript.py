@@ -1,8 +1,7 @@
 """One JavaScript function of a message transform, in a V8 context of its own (mini-racer).
 
-The function receives `{data, attributes}` and metadata, and returns such an object, or null to drop the message. Many
-messages are one call into V8. If that fails or takes too long, each is tried alone, so one that never ends fails alone.
-A context that has reached its memory limit is discarded. Not safe for threads: see `transforms`.
+Many messages are one call into V8. If that fails or takes too long, each is tried alone, so one that never ends fails
+alone. A context that has reached its memory limit is discarded. Not safe for threads: see `transforms`.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ Outcome = Transformable | TransformError | None  # None: dropped
 
 
 class Function:
-    """A function, compiled when it is first needed."""
+    """Compiled when it is first needed."""
 
     def __init__(self, name: str, code: str) -> None:
         self.name = name

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Runner:
-    """The functions of one resource, and the thread that runs them. A new one is made when they change."""
+    """A new one is made when the functions change."""
 
     def __init__(self, functions: Sequence[tuple[str, str]]) -> None:
         self.key = functions
@@ -81,7 +81,7 @@ def check(transforms: Iterable[Any]) -> None:
 
 
 def _off_the_event_loop(work: Callable[[], T]) -> T:
-    """Return the result of `work`, on its own thread if an event loop runs on this one: mini-racer refuses that."""
+    """mini-racer refuses to run on a thread with a running event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

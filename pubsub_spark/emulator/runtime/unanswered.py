@@ -1,8 +1,8 @@
 """The Publish calls whose messages are in the state, but whose responses are not written yet.
 
 A client may compare a message with the id that its own Publish returned, so it must receive that response first. A
-delivery takes a `Barrier` in the locked section that takes its messages, and is sent after the barrier opened: when the
-responses that were pending then are written. It does not wait for later calls, so a busy topic delays nothing.
+delivery takes a `Barrier` in the locked section that takes its messages, and is sent when the responses that were
+pending then are written. It does not wait for later calls, so a busy topic delays nothing.
 
 A client that does not read can keep a response pending. After MAX_SECONDS it is treated as written.
 """
@@ -52,7 +52,7 @@ class Barrier:
 
 
 class Unanswered:
-    """The pending responses by topic. Any thread may call any method."""
+    """Any thread may call any method."""
 
     def __init__(self) -> None:
         self._lock = Lock()

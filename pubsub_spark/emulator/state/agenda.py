@@ -23,7 +23,7 @@ class Agenda:
         self._ties = count()
 
     def __len__(self) -> int:
-        """Return the number of entries, including those that will be passed over."""
+        """Entries that will be passed over also count."""
         return len(self._heap)
 
     def add(self, due: float, subscription: Subscription) -> None:

@@ -1,8 +1,7 @@
 """Counters of unacked messages by publish time: how many there are, and how old the oldest is, without visiting any.
 
-Pure. They cover the messages of a subscription that were leased once or have an ordering key. The subscription counts
-its other messages. Retention ends for the oldest first, so a message beyond it leaves the count at that time, whether
-it is queued or leased, and is never counted again.
+Pure. They cover the messages of a subscription that were leased once or have an ordering key. A message beyond its
+retention leaves the count at that time, and is never counted again.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Unacked:
         return times[0] if times else NEVER
 
     def expire(self, retention: float, now: float) -> None:
-        """Remove messages published `retention` seconds ago or earlier."""
+        """`retention` is in seconds."""
         while (oldest := self.oldest) + retention <= now:
             self.total -= self._counts.pop(oldest)
             self.expired_until = oldest

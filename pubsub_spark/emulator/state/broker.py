@@ -1,10 +1,10 @@
 """The broker: topics, subscriptions and snapshots, and every operation on them.
 
-All changes are methods of the broker, which also keep the agenda and append to `events`. They accept the Topic,
-Subscription or Snapshot itself instead of its name: a change to a deleted one does nothing to a successor of that name.
+All changes are methods of the broker, which also append to `events`. They accept the Topic, Subscription or Snapshot
+itself instead of its name: a change to a deleted one does nothing to a successor of that name.
 
 Pure: no lock, no proto, no clock. `resource` of each record is the configuration as the client sees it. It is replaced
-as a whole, never read and never changed in place. The handlers check existence and permission.
+as a whole, never changed in place. The handlers check existence and permission.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SPARE_BATCHES = 1 << 20  # more than a run leases between its last journaled ch
 
 
 class Broker:
-    """The topics, subscriptions and snapshots with their messages. Only its methods change them."""
+    """Only its methods change its topics, subscriptions and snapshots."""
 
     def __init__(
         self,
@@ -256,7 +256,7 @@ class Broker:
         return batch
 
     def wait(self, subscription: Subscription, consumer: Consumer) -> None:
-        """Notify `consumer`, which found nothing to take or has no room, when that changes."""
+        """See `Consumers.wait`."""
         subscription.consumers.wait(consumer)
 
     def leave(self, subscription: Subscription, consumer: Consumer, now: float) -> None:

@@ -8,7 +8,7 @@ from pubsub_spark.emulator.state.delivery import Consumer
 
 
 class Consumers:
-    """The connected consumers. Those to be notified are appended to `ready`."""
+    """Those to be notified are appended to `ready`."""
 
     def __init__(self, ready: list[Consumer]) -> None:
         self.ready = ready

@@ -55,7 +55,7 @@ class Lease(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The messages that were leased to a consumer at once, in order, each with the number in its ack id."""
+    """The messages that were leased to a consumer at once, in order."""
 
     numbers: range
     parts: Sequence[Publication | Delivery]

@@ -40,7 +40,7 @@ class ResourceFormat(NamedTuple):
 
 
 class _Deliveries:
-    """The deliveries of one subscription, by the index of their row."""
+    """`rows` has the deliveries of one subscription."""
 
     def __init__(self, rows: Iterable[Any] = (), holder: Consumer | None = None) -> None:
         self.rows: list[Any] = []

@@ -1,8 +1,7 @@
 """Events: the changes of the state, for listeners: workers that push, export and ingest, metrics, the page.
 
-The engine hands them to the listeners, in order, before it releases the lock (`Engine.add_listener`). There is one
-event for each request or batch instead of one for each message, and it refers to existing objects of the state.
-Resources are never changed in place: the one in an event stays as it was when the event happened.
+There is one event for each request or batch instead of one for each message, and it refers to existing objects of the
+state. Resources are never changed in place: the one in an event stays as it was when the event happened.
 """
 
 from __future__ import annotations

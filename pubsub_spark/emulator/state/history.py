@@ -1,7 +1,7 @@
 """The latest events of each subscription's messages, and the latest messages of each topic. The page shows them.
 
-A listener of the engine. A batch is one entry with the numbers of its leases, and no entry holds a message. Memory is
-bounded: `_STEPS` steps of messages per subscription, and `_LATEST` messages of at most `_LARGEST_BYTES` per topic.
+A batch is one entry with the numbers of its leases. Memory is bounded: `_STEPS` steps of messages per subscription, and
+`_LATEST` messages of at most `_LARGEST_BYTES` per topic.
 """
 
 from __future__ import annotations

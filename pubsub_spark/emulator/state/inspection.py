@@ -1,8 +1,7 @@
-"""The messages of a subscription, as a person inspects them: where each is, until when, and its holder.
+"""The messages of a subscription, as a person inspects them. Pure, and nothing is changed.
 
-Pure, and nothing is changed. A page of messages is found by skipping whole publications, so its cost does not grow with
-the backlog. The order is that of delivery: leased messages, those to be redelivered, the per-key queues, the fresh
-ones.
+A page of messages is found by skipping whole publications, so its cost does not grow with the backlog. The order is
+that of delivery: leased messages, those to be redelivered, the per-key queues, the fresh ones.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Pure. Each lease has its own number, which its ack id stands for. The numbers of
 the next batch begin at the next multiple of SPAN. A batch is one record, of frames: a message in it gets its own
 Delivery only when something happens to it alone.
 
-One heap entry stands for a whole batch of leases, and acks and extensions do not touch it. When its time comes, the
-leases that are still there and due are returned, and the others are passed over.
+One heap entry stands for a whole batch. Acks and extensions do not touch it, and leases that are no longer due are
+passed over when its time comes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ _SPARE_ENTRIES = 1000  # beyond two for each lease, before they are tidied
 
 
 class Origin(NamedTuple):
-    """The publication of a batch's frames, from one index on."""
-
     at: int
     first: int
     published: float
@@ -38,8 +36,6 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True)
 class LeaseBatch:
-    """The leases of one batch. An entry is None once its lease is over."""
-
     first: int
     entries: list[bytes | Delivery | None]
     origins: list[Origin]
@@ -101,7 +97,7 @@ class Leases:
                     yield _split_out(batch, index)
 
     def parts(self) -> Iterator[tuple[Consumer, Publication | Delivery]]:
-        """Yield the leased messages with the holder of their batch: publications, or deliveries of single messages."""
+        """Yield publications, or deliveries of single messages, with the holder of their batch."""
         for batch in self._batches.values():
             if batch.is_whole and batch.left == len(batch.entries):
                 for publication in publications_of(batch.origins, batch.entries):  # type: ignore[arg-type]  # all frames
@@ -256,7 +252,6 @@ def _message(origins: list[Origin], index: int, frame: bytes) -> Message:
 
 
 def _delivery(message: Message, number: int, deadline: float, holder: Consumer | None, modacks: int) -> Delivery:
-    """Return the Delivery of a message that was handed out once."""
     delivery = Delivery(message)
     delivery.number, delivery.deadline, delivery.holder = number, deadline, holder
     delivery.deliveries, delivery.modacks = 1, modacks

@@ -1,8 +1,7 @@
 """Published messages, shared by every subscription of their topic.
 
-The bytes of a message are made once, at Publish, and joined into each delivery. Data and attributes are read out of
-them on demand. Messages that were published together stay together as long as possible: a backlog consists of
-`Publication`s, and only single messages become a `Message`.
+The bytes of a message are made once, at Publish, and joined into each delivery. Messages that were published together
+stay together as long as possible: a backlog consists of `Publication`s, and only single messages become a `Message`.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ def publications(messages: Iterable[Message]) -> Iterator[Publication]:
 
 
 def union(*sources: Iterable[Publication]) -> Iterator[Publication]:
-    """Yield each message of the sources once, in the order of the numbers. A message is the same in all of them."""
+    """Yield each message of the sources once, in the order of the numbers."""
     end = 0
     for publication in sorted(chain(*sources), key=attrgetter("first")):
         remaining = publication if publication.first >= end else publication.split(end - publication.first)[1]

@@ -18,7 +18,7 @@ class Revision(NamedTuple):
 
 
 class Schema(NamedTuple):
-    """A schema: its name, its revisions (oldest first, never empty), and the number of every revision it ever had.
+    """A schema, with its revisions (oldest first, never empty), and the number of every revision it ever had.
 
     Never changed in place: with another revision it is another Schema.
     """
@@ -68,7 +68,6 @@ class Schemas:
         return revision
 
     def delete_revision(self, schema: Schema, revision: Revision) -> Schema:
-        """Delete one of several revisions. Return the schema without it."""
         revisions = tuple(other for other in schema.revisions if other is not revision)
         changed = self._schemas[schema.name] = schema._replace(revisions=revisions)
         self._events.append(Updated(schema.name, changed))

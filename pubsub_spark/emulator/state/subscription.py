@@ -36,7 +36,7 @@ MOST_MESSAGES = 1000  # in one response. The service's own limit for Pull
 
 
 class Subscription:
-    """The messages of one subscription. `ready_consumers` collects the consumers that are to be notified."""
+    """`ready_consumers` collects the consumers that are to be notified."""
 
     def __init__(
         self,
@@ -235,7 +235,6 @@ class Subscription:
         self._notify_one()
 
     def requeue(self, delivery: Delivery, now: float) -> None:
-        """Redeliver a message that failed too often but has no dead-letter topic to go to."""
         self._again(delivery, now)
         self._notify_one()
 
@@ -288,7 +287,6 @@ class Subscription:
             self._redelivery.add(delivery, opens if opens > now else 0)
 
     def _rewind(self, delivery: Delivery, opens: float) -> list[Delivery]:
-        """Withdraw an ordered delivery and those behind it, including acked ones."""
         withdrawn = self._key_queues.rewind(delivery, opens)
         for entry in withdrawn:
             if entry.acked:

@@ -1,8 +1,7 @@
 """Protobuf bytes of the hot calls, put together and taken apart without a proto object per message.
 
-Pure. A published message is kept as the bytes that will be delivered: field `message` of a ReceivedMessage, complete
-with message id and publish time. Each delivery then is a join of a head of known length, the ack id's digits, and those
-bytes.
+Pure. A published message is kept as the bytes that will be delivered: field `message` of a ReceivedMessage. Each
+delivery then is a join of a head of known length, the ack id's digits, and those bytes.
 
 An ack id is 164 characters, fewer than in the service: a head that names the subscription and 16 hexadecimal digits
 that number the delivery.
@@ -44,7 +43,7 @@ _DELIVERY_ATTEMPT = b"\x18"  # ReceivedMessage.delivery_attempt = 3
 
 
 def varint(value: int) -> bytes:
-    """Return a non-negative integer in protobuf's encoding: seven bits a byte, lowest first."""
+    """Return protobuf's encoding of a non-negative integer."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -111,7 +110,7 @@ def is_data_alone(body: bytes) -> bool:
 
 
 def bodies_of_data_alone(raw: bytes) -> list[bytes] | None:
-    """Return the messages of a well-formed PublishRequest, or None unless each is only data, the form without rules."""
+    """Return the messages of a well-formed PublishRequest, or None unless each has only data."""
     bodies: list[bytes] = []
     at, end = 0, len(raw)
     while at < end:
@@ -193,8 +192,6 @@ def subscription_and_rest(raw: bytes) -> tuple[str, bytes]:
 
 
 class AckIds:
-    """The ack ids of one subscription: numbers to texts and back."""
-
     def __init__(self, subscription: str) -> None:
         digest = hashlib.shake_256(subscription.encode()).digest(_HEAD_LENGTH * 3 // 4 + 1)
         self._head = base64.urlsafe_b64encode(digest).decode()[:_HEAD_LENGTH]
@@ -265,7 +262,6 @@ def _repeated(head: bytes, numbers: range) -> bytes:
 
 
 def _split(head: bytes, numbers: range) -> tuple[bytes, Sequence[bytes]]:
-    """Return the common prefix of the ack ids of one batch, and the last digits of each."""
     high, low = divmod(numbers.start, SPAN)
     return head + b"%013x" % high, _LAST_DIGITS[low : low + len(numbers)]
 

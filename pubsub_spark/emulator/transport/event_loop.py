@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class EventLoop:
-    """A loop that runs in a daemon thread of its own for as long as the process."""
+    """It runs in a daemon thread for as long as the process."""
 
     def __init__(self) -> None:
         self.on_error: set[Callable[[BaseException], None]] = set()  # called with exceptions that no call has caught
@@ -28,11 +28,11 @@ class EventLoop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of a coroutine. To be called from any other thread."""
+        """To be called from any other thread than that of the loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def call(self, work: Callable[[], object]) -> None:
-        """Schedule a call. To be called from any thread."""
+        """Any thread may call this."""
         self._loop.call_soon_threadsafe(work)
 
     @property

@@ -1,8 +1,7 @@
-"""The gRPC server: grpc.aio's, with requests and responses as bytes.
+"""The gRPC server: grpc.aio's, with requests and responses as bytes. It listens on the loopback alone.
 
-It listens on the loopback alone, where the listener connects to it for each client. The amount that a client can make
-it hold is bounded: the number of streams on a connection, the size of a request, and the bytes of responses that a
-connection has not taken. Above that budget, the next requests of the connection wait.
+The amount that a client can make it hold is bounded: the number of streams on a connection, the size of a request, and
+the bytes of responses that a connection has not taken. Above that budget, the next requests of the connection wait.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ T = TypeVar("T")
 
 
 class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """The server and its handlers. `connections` are the clients' connections, by their addresses on the loopback."""
+    """`connections` are the clients' connections, by their addresses on the loopback."""
 
     def __init__(
         self, dispatcher: Dispatcher, now: Callable[[], float], connections: Mapping[str, GrpcConnection]

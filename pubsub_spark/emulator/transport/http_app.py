@@ -1,12 +1,11 @@
 """The v1 JSON API over HTTP/1.1: a Starlette application, served by uvicorn's protocol on the shared event loop.
 
-An RPC is answered by the same dispatcher as gRPC's, so limits, errors, faults and records are the same. In addition,
-`/` and `/healthz` show that the server is up, and `/oauth2/...` publish the key that signs pushes. The verbs for tests
-at `/_emulator/...`, `/metrics` and the page, which browsers get at `/`, are behind the guard of `origin`.
+An RPC is answered by the same dispatcher as gRPC's, so limits, errors, faults and records are the same. The verbs at
+`/_emulator/...`, `/metrics` and the page are behind the guard of `origin`.
 
 A Pull whose client has left is cancelled, so that no message is leased to it. A client that has only half-closed its
-connection looks the same from here. Any other RPC is carried out and answered in either case. A body is read only up to
-the limit of a request, and a request that breaks off is not carried out.
+connection looks the same from here. Any other RPC is carried out and answered in either case. A request that breaks off
+is not carried out.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ Document = Callable[[], Any]  # a text, or a value that JSON can represent
 
 
 class Page(Protocol):
-    """The ASGI application of the page, with its own guard."""
+    """It has its own guard."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
@@ -67,8 +66,6 @@ class Page(Protocol):
 
 
 class HttpContent(NamedTuple):
-    """The paths served in addition to the JSON API."""
-
     documents: Mapping[str, Document]  # by path, for everyone
     verbs: Mapping[str, Verb]  # by name, behind the guard
     metrics: Callable[[], str]  # in Prometheus' text format, behind the guard

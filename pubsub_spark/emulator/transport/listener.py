@@ -1,11 +1,10 @@
 """One port for gRPC and for the JSON API: the first bytes of a connection show its protocol.
 
-An HTTP/2 connection opens with `PRI * HTTP/2.0`, and is gRPC's. Everything else is HTTP/1.1. On a TLS port, where the
-encryption ends here, the two agree on a protocol: a client that offers only `h2` speaks gRPC, all others HTTP/1.1.
+An HTTP/2 connection opens with `PRI * HTTP/2.0`, and is gRPC's. Everything else is HTTP/1.1. On a TLS port, a client
+that offers only `h2` speaks gRPC, all others HTTP/1.1.
 
 grpcio cannot serve a connection that another listener accepted. So its server has a port of its own on the loopback,
-and for each gRPC client a second connection goes there. Bytes are passed on both ways, as fast as they are taken. An
-HTTP connection is handed to the ASGI server's protocol.
+and for each gRPC client a second connection goes there. Bytes are passed on both ways, as fast as they are taken.
 """
 
 from __future__ import annotations
@@ -109,7 +108,6 @@ class GrpcConnection:
             self._client.write(_PING + payload)
 
     def sent(self, data: bytes) -> None:
-        """Follow the frames that are passed on to the client."""
         at = self._frame_bytes
         while (left := len(data) - at) > 0:
             missing = _FRAME_HEADER_BYTES - len(self._header)
@@ -124,7 +122,6 @@ class GrpcConnection:
             self._ping()
 
     def received(self, data: bytes) -> None:
-        """Find the acks of PINGs in the client's bytes."""
         if not self._pings:
             return
         text = self._received + data
@@ -134,7 +131,6 @@ class GrpcConnection:
         self._received = text[1 - _PING_ACK_BYTES :] if self._pings else b""
 
     def lost(self) -> None:
-        """Call all waiting callbacks, because the client is gone."""
         for then in (*self._unread, *(callback for waiting in self._pings.values() for callback in waiting)):
             then()
         self._unread, self._pings, self._client = [], {}, None
@@ -183,8 +179,6 @@ class Listener:
 
 
 class _Opening(asyncio.Protocol):
-    """A connection whose protocol is not known yet."""
-
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._opening = bytearray()
@@ -268,7 +262,7 @@ class _Opening(asyncio.Protocol):
 
 
 class _Half(asyncio.Protocol):
-    """One of two joined connections. Its bytes are sent on the other, as fast as that one takes them."""
+    """Its bytes are sent on the other connection, as fast as that one takes them."""
 
     def __init__(
         self, listener: Listener, other: asyncio.Transport, passed: Callable[[bytes], None], address: str = ""

@@ -4,11 +4,10 @@ A page on the web can make a browser send requests to a server on the same machi
 
     Host     a foreign name that was made to resolve to this machine (DNS rebinding) is refused. Accepted are IP
              literals, names without a dot, `*.localhost`, the host that the server is bound to, and the names allowed.
-    Origin   a request that a browser sends for another site names that site, and is refused. The Origin, if there
-             is one, must be the server's own. The API and the verbs also accept the sites of `allow_origins`.
+    Origin   the Origin, if there is one, must be the server's own. The API and the verbs also accept the sites of
+             `allow_origins`.
 
-The API has only the second rule. Containers and proxies reach it under names that the emulator does not know, and any
-client that reaches the port may use it, as with every emulator.
+The API has only the second rule, because containers and proxies reach it under names that the emulator does not know.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class OriginError(ValueError):
 
 
 class Guard:
-    """An ASGI application that refuses requests by the rules with 403 and one sentence. The rest goes to `app`."""
+    """It refuses requests by the rules with 403 and one sentence."""
 
     def __init__(
         self, app: ASGIApp, allowed_hosts: Collection[str] | None, allowed_origins: Collection[str] = ()
@@ -45,7 +44,7 @@ class Guard:
 
 
 def site(text: str) -> str:
-    """Return the origin of a site as browsers send it. Raise OriginError if the text is not that of a site."""
+    """Return the origin as browsers send it. Raise OriginError if the text is not that of a site."""
     parts = urlsplit(text.lower().removesuffix("/"))
     if (
         parts.scheme not in ("http", "https")
@@ -63,7 +62,7 @@ def refusal(
     allowed_hosts: Collection[str] | None,
     allowed_origins: Collection[str] = (),
 ) -> str | None:
-    """Return the reason to refuse a request with these headers, as one sentence, or None if it is accepted.
+    """Return the reason to refuse a request with these headers, as one sentence, or None.
 
     allowed_hosts: names in addition to those that are always accepted, in lower case. None accepts every name.
     allowed_origins: other sites whose pages may send requests.

@@ -14,7 +14,7 @@ from pubsub_spark.emulator.transport.listener import Listener
 
 
 class Servers:
-    """One port and its protocols: gRPC, and HTTP if there is content for it. To be used on the event loop."""
+    """To be used on the event loop. Without content for HTTP, the port serves gRPC alone."""
 
     def __init__(
         self,

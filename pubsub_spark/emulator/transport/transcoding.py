@@ -1,8 +1,7 @@
 """The JSON of the v1 API as protobuf requests, and responses as JSON again, without a socket. Pure.
 
-A few parameters set the format of the answer: `fields` selects a part of it, `prettyPrint` adds or omits white space,
-`alt=proto` returns a serialized message. A body may also be a serialized message. `callback` is refused: JSONP lets any
-page that a browser shows read the emulator's data.
+A few parameters set the format of the answer: `fields`, `prettyPrint`, `alt=proto`. A body may also be a serialized
+message. `callback` is refused: JSONP lets any page that a browser shows read the emulator's data.
 
 The JSON is protobuf's, and names may be in camelCase or snake case. An unknown field is an error, as in the service.
 """
@@ -49,7 +48,7 @@ class Call(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The format of an answer. `fields` are the paths of the wanted fields."""
+    """`fields` are the paths of the wanted fields."""
 
     serialized: bool
     integer_enums: bool

@@ -2,7 +2,7 @@
 
 A GET reads, with fields from the query. A POST changes something, with a JSON object. The fields, their kinds and their
 defaults are those of the method's parameters, in camelCase. The answer is the return value of the method: bytes in
-base64, records as objects, `{}` for nothing. An invalid request is an RpcError with one sentence that names the field.
+base64, records as objects, `{}` for nothing.
 """
 
 from __future__ import annotations
