@@ -67,8 +67,6 @@ _RPC_SECONDS = "pubsub_emulator_rpc_seconds", "Seconds from the beginning of a c
 
 
 class Histogram:
-    """Counts of values by the bounds that they do not exceed."""
-
     __slots__ = ("_bounds", "_counts", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -205,7 +203,7 @@ class Metrics:
         self._of(event.subscription).messages["subscription_seek_request_count"] += 1
 
     def text(self, streams: Callable[[], Mapping[str, int]]) -> str:
-        """Return the metrics in Prometheus' text format. `streams` counts the open streams by subscription."""
+        """Return Prometheus' text format. `streams` counts the open streams by subscription."""
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
         if self._registry is None:

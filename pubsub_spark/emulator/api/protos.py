@@ -31,7 +31,7 @@ _PYTHON = (
 
 
 def complaint(error: json_format.ParseError) -> str:
-    """Return the error of an unreadable document as one sentence, without protobuf's list of known fields."""
+    """Return the error as one sentence, without protobuf's list of known fields."""
     text = str(error).partition("\n")[0]
     for pattern, meaning in _PYTHON:
         text = pattern.sub(meaning, text)

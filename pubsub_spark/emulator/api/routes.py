@@ -123,7 +123,6 @@ def _message(name: str) -> Any:
 
 
 def find(verb: str, path: str) -> Route | None:
-    """Return the route of a request, or None."""
     return next((route for route in routes() if route.verb == verb and route.pattern.fullmatch(path)), None)
 
 

@@ -60,7 +60,7 @@ class StreamOverError(asyncio.CancelledError):
 
 
 class Untransformed(NamedTuple):
-    """A response whose messages are to be transformed. Its other `fields` must be sent if they have confirmations."""
+    """A response whose messages are to be transformed. It must be sent if its other `fields` have confirmations."""
 
     batch: Batch
     runner: Runner
@@ -136,7 +136,7 @@ class Stream:
             self._close()
 
     async def _read(self) -> None:
-        """Apply requests until there are no more. Then the stream ends with OK, after the responses in progress."""
+        """At the end of the requests, the stream ends with OK, after the responses in progress."""
         try:
             while (raw := await self._call.receive()) is not None:
                 self._receive(raw)

@@ -202,7 +202,6 @@ class Subscriber:
             raise limits.exactly_once_failure([text(number) for number in numbers], outcome)
 
     def injected(self, subscription: Subscription) -> str:
-        """Return the injected outcome of this request's ack ids, or an empty text."""
         return self._faults.injected() if subscription.settings.exactly_once else ""
 
     def _check_exactly_once(self, subscription: Subscription, failed: Sequence[int]) -> None:

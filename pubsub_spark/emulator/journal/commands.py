@@ -99,8 +99,8 @@ _SCHEMA_CHANGES = ("create", "commit", "delete_revision")
 class Recorder:
     """It passes each later call that changes `state` to `listener`, after it was carried out.
 
-    The state's own attributes route calls through this object, so every caller that has the state is recorded. A call
-    on a deleted resource changes nothing and is not a command.
+    The state's own attributes route calls through this object. A call on a deleted resource changes nothing and is not
+    a command.
     """
 
     def __init__(self, state: State, resources: ResourceFormat, listener: Listener) -> None:

@@ -43,7 +43,7 @@ class _Waiter(NamedTuple):
 
 
 class Journal:
-    """The journal in a directory. `state` is its content, and from `start` on every change of it is written."""
+    """`state` is the content of the directory. From `start` on every change of it is written."""
 
     def __init__(self, directory: Path, fsync: FsyncPolicy = "group", *, now: float, remembered: int = 0) -> None:
         """Raise DataDirError if the directory is in use, newer or damaged. now: seconds since the epoch."""
@@ -117,7 +117,7 @@ class Journal:
                 raise self._unavailable()
 
     def _wake(self) -> None:
-        """Runs on the event loop."""
+        """It runs on the event loop."""
         while self._waiters and (self._failure is not None or self._waiters[0].ticket <= self._written):
             waiter = self._waiters.popleft()
             if waiter.future.done():  # its call was cancelled

@@ -1,7 +1,7 @@
 """The state in a data directory: its base, and the changes of the log.
 
 A separate process writes a base from the files alone, because reading a million messages takes seconds, and no call
-should wait that long. Meanwhile the emulator continues to write the log.
+should wait that long.
 """
 
 from __future__ import annotations

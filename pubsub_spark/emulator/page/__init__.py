@@ -9,7 +9,7 @@
     actions    the RPC or method of the emulator behind each form
     live       samples of counters and charts, as server-sent events
     templates  HTML, by Jinja2, which escapes everything
-    static     one stylesheet and one script, without a build step or external files
+    static     one stylesheet and one script
 
 Nothing of it is imported before the first page is requested.
 """

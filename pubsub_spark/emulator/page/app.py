@@ -157,7 +157,7 @@ _DEFAULTS: dict[str, Any] = {"error": None, "done": "", "refused": "", "form": F
 
 
 def _done(query: Query) -> str:
-    """Return the message of a form's success. Its numbers come from the address, and must be digits."""
+    """The numbers come from the address, and must be digits."""
     name, *numbers = query.get("done", "").split(":")
     action = ACTIONS.get(name)
     if action is None or not all(number.isascii() and number.isdigit() for number in numbers):

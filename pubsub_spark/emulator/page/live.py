@@ -107,7 +107,7 @@ class Live:
             self._sampling.cancel()
 
     def samples(self, name: str, broker: Broker, now: float) -> list[Sample]:
-        """The last sample is one of now. Called with the lock held."""
+        """The last sample is one of now. The caller holds the lock."""
         sample, known = self._sampled(name, broker, now, Counter(), _TICK_SECONDS), self._samples.get(name, ())
         if sample is not None and known:
             sample = sample._replace(published=known[-1].published, acked=known[-1].acked)
@@ -186,7 +186,7 @@ class Live:
         )
 
     def _listen(self, events: Sequence[Event]) -> None:
-        """Called under the engine's lock."""
+        """The engine calls it under its lock."""
         for event in events:
             if isinstance(event, Published):
                 self._counts["published", event.topic] += len(event.publication)

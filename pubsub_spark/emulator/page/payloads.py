@@ -24,7 +24,7 @@ SCHEMA_NAMES = frozenset({_NAME, _REVISION, _ENCODING})  # the attributes that n
 
 
 class Payload(NamedTuple):
-    """`kind` is the format that the payload was read as. `problem` is the reason if its schema could not be used."""
+    """`problem` is the reason if the schema of the payload could not be used."""
 
     text: str
     kind: str
@@ -65,7 +65,7 @@ def shown(data: bytes, schema: SchemaOfMessage | None) -> Payload:
 
 
 def decoded(data: bytes, schema: SchemaOfMessage) -> Any:
-    """Return the message as JSON data. Raise InvalidMessage if it does not fit the schema."""
+    """Raise InvalidMessage if the data does not fit the schema."""
     definition: Any = schema.definition
     definition.validate(data, schema.encoding)
     if schema.encoding == "JSON":

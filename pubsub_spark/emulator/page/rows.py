@@ -68,7 +68,7 @@ def time_of_day(seconds: float | None) -> str:
 
 
 def ahead(seconds: float) -> str:
-    """Format the lead of the emulator's clock over the machine's, or return an empty text without a lead."""
+    """Format the lead of the emulator's clock over the machine's."""
     return f"{duration(round(seconds))} ahead" if seconds >= 0.5 else ""
 
 

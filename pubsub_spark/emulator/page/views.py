@@ -51,7 +51,7 @@ class Parts(NamedTuple):
 
 
 class View(NamedTuple):
-    """A template with its values, and the topics and subscriptions that are live on it."""
+    """`live` are the topics and subscriptions that are live on the view."""
 
     template: str
     values: dict[str, Any]

@@ -11,8 +11,6 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 @dataclass(slots=True)
 class RpcContext:
-    """One call, as dispatcher, interceptors and handlers see it, over any transport."""
-
     method: str  # `/google.pubsub.v1.Publisher/Publish`
     metadata: Metadata = ()
     peer: str = ""  # the client's address

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Dispatcher:
-    """To be used on the event loop, except `close_streams` and `streams`."""
+    """Use it on the event loop, except `close_streams` and `streams`."""
 
     def __init__(self, engine: Engine, registry: Registry, interceptors: Sequence[Interceptor]) -> None:
         self.rpcs = registry.table()

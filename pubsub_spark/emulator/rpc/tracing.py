@@ -1,6 +1,6 @@
 """Spans of OpenTelemetry: one for each call, below the client's span if its metadata name one.
 
-Only if the SDK is configured before the emulator starts (by `opentelemetry-instrument`, or a test).
+They are made only if the SDK is configured before the emulator starts (by `opentelemetry-instrument`, or a test).
 """
 
 from __future__ import annotations

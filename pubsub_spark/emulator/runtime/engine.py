@@ -50,7 +50,7 @@ class Session(NamedTuple):
 
 
 class Wakeup:
-    """The wake-up of one waiter on an event loop. Made there, and notified by any thread."""
+    """The wake-up of one waiter on an event loop. It is made there, and any thread may notify it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -117,7 +117,7 @@ class Engine:
             self._listeners = [other for other in self._listeners if other != listener]
 
     def barrier(self, subscription: Subscription) -> Barrier | None:
-        """Return the barrier of the Publishes whose messages may be in a batch just taken. Called inside `open`."""
+        """Return the barrier of the Publishes whose messages may be in a batch just taken. The caller is inside `open`."""
         return self.unanswered.barrier(self.broker.origin_of(subscription.name).name)
 
     def consumer(

@@ -56,7 +56,7 @@ Outcome = Transformable | TransformError | None  # None: dropped
 
 
 class Function:
-    """Compiled when it is first needed."""
+    """The function is compiled when it is first needed."""
 
     def __init__(self, name: str, code: str) -> None:
         self.name = name

@@ -181,7 +181,7 @@ class Broker:
         self.replace(subscription, resource)
 
     def delete_subscription(self, subscription: Subscription) -> None:
-        """Its consumers are notified."""
+        """Delete a subscription with its messages, and notify its consumers."""
         name = subscription.name
         self._detach(subscription)
         del self.subscriptions[name], self._origins[name]
@@ -237,7 +237,6 @@ class Broker:
     # Consumers and leases
 
     def join(self, subscription: Subscription, consumer: Consumer) -> None:
-        """A subscription does not expire while it has a consumer."""
         subscription.consumers.join(consumer)
 
     def take(
@@ -297,7 +296,7 @@ class Broker:
     # Counters, as of the last `tick`. They are kept as things change, so reading them costs nothing.
 
     def leased_numbers(self, subscription: Subscription) -> list[int]:
-        """They include messages that were released and not handed out again."""
+        """Messages that were released and not handed out again are included."""
         return subscription.leased_numbers()
 
     def backlog(self, subscription: Subscription) -> int:

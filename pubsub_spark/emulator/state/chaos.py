@@ -18,8 +18,6 @@ _MAX_LEASE_SECONDS = 1.0
 
 
 class Chaos:
-    """The seeded choices of chaos for one subscription."""
-
     def __init__(self, seed: int, subscription: str) -> None:
         self._random = Random(f"{seed} {subscription}")
 

@@ -145,7 +145,7 @@ class BatchBuilder:
 class Delivery:
     """The delivery state of one message on one subscription: how often it was leased, its holder, until when.
 
-    Made when something happens to the message alone. Messages that stay with their batch have none (`leases`).
+    It is made when something happens to the message alone. Messages that stay with their batch have none (`leases`).
     """
 
     __slots__ = ("acked", "acks", "deadline", "deliveries", "failures", "holder", "message", "modacks", "number")

@@ -155,7 +155,7 @@ def _load_leases(leases: Leases, dumped: Mapping[str, Any], table: _Deliveries, 
 
 
 def dump_broker(broker: Broker, resources: ResourceFormat) -> dict[str, Any]:
-    """Topics include deleted ones with references."""
+    """Deleted topics that are still referenced are included."""
     topics = {**dict.fromkeys(broker.topics.values()), **dict.fromkeys(broker._origins.values())}
     topics |= dict.fromkeys(snapshot.topic for snapshot in broker.snapshots.values())
     indexes = {topic: index for index, topic in enumerate(topics)}

@@ -1,4 +1,4 @@
-"""The latest events of each subscription's messages, and the latest messages of each topic. The page shows them.
+"""The latest events of each subscription's messages, and the latest messages of each topic, for the page.
 
 A batch is one entry with the numbers of its leases. Memory is bounded: `_STEPS` steps of messages per subscription, and
 `_LATEST` messages of at most `_LARGEST_BYTES` per topic.
@@ -98,7 +98,7 @@ class History:
         self._latest: defaultdict[str, _Latest] = defaultdict(_Latest)
 
     def follow(self, events: Sequence[Event]) -> None:
-        """Called under the engine's lock."""
+        """The engine calls it under its lock."""
         now = self._now()
         for event in events:
             if isinstance(event, Published):

@@ -71,8 +71,6 @@ class ContiguousLeases:
 
 
 class BatchNumbers(Iterator[int]):
-    """The numbers of the leased batches, from 1 on."""
-
     def __init__(self) -> None:
         self.next_number = 1
 
@@ -170,7 +168,7 @@ class Leases:
         return batch if complete else None
 
     def grant(self, parts: Iterable[Publication | Delivery], consumer: Consumer, deadline: float) -> range:
-        """Return one number for each message."""
+        """Hand a batch to a consumer. Return one number for each message."""
         first = next(self._batch_numbers) * SPAN
         entries: list[bytes | Delivery | None] = []
         origins: list[Origin] = []

@@ -65,7 +65,7 @@ class KeyQueues:
             self._move(message.key, queue, QueueState.READY)
 
     def take(self, batch: BatchBuilder, horizon: float) -> None:
-        """Move messages into `batch` while it has room. Each gets its Delivery at once, as outstanding ones do."""
+        """Move messages into `batch` while it has room. Each gets its Delivery."""
         while self._ready and batch.has_room:
             key = self._ready.popleft()
             queue = self._queues[key]

@@ -20,7 +20,7 @@ class Revision(NamedTuple):
 class Schema(NamedTuple):
     """A schema, with its revisions (oldest first, never empty), and the number of every revision it ever had.
 
-    Never changed in place: with another revision it is another Schema.
+    It is never changed in place: with another revision it is another Schema.
     """
 
     name: str

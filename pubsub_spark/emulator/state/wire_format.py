@@ -90,7 +90,7 @@ def publish_response(ids: range) -> bytes:
 
 @lru_cache(maxsize=1)  # a Publish needs them twice
 def _decimals(numbers: range) -> list[bytes]:
-    """Return numbers of at least four digits as text. A thousand of them share all but three digits."""
+    """A thousand numbers share all but three digits. They have at least four."""
     texts: list[bytes] = []
     while numbers:
         thousands, remainder = divmod(numbers.start, 1000)
@@ -252,7 +252,7 @@ class AckIds:
 
 @lru_cache(maxsize=1 << 14)
 def ack_ids_of(subscription: str) -> AckIds:
-    """They are the same after a subscription was deleted and created again."""
+    """The ack ids of a subscription that was deleted and created again are the same."""
     return AckIds(subscription)
 
 

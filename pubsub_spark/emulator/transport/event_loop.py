@@ -28,7 +28,7 @@ class EventLoop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """To be called from any other thread than that of the loop."""
+        """Call this on any other thread than that of the loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def call(self, work: Callable[[], object]) -> None:

@@ -3,9 +3,8 @@
 An RPC is answered by the same dispatcher as gRPC's, so limits, errors, faults and records are the same. The verbs at
 `/_emulator/...`, `/metrics` and the page are behind the guard of `origin`.
 
-A Pull whose client has left is cancelled, so that no message is leased to it. A client that has only half-closed its
-connection looks the same from here. Any other RPC is carried out and answered in either case. A request that breaks off
-is not carried out.
+A Pull whose client has left or half-closed its connection is cancelled, so that no message is leased to it. Any other
+RPC is carried out and answered in either case. A request that breaks off is not carried out.
 """
 
 from __future__ import annotations
@@ -207,7 +206,6 @@ class JsonApi(_Api):
         return await self._dispatcher.run(work) if size > _LARGE_BYTES else work()
 
     async def _asked(self, request: Request, raw: bytes, context: RpcContext) -> bytes:
-        """A Pull is cancelled if its client leaves or half-closes before the response."""
         asking = asyncio.ensure_future(self._dispatcher.unary(raw, context))
         if context.method == _PULL:
             leaving = asyncio.ensure_future(request.receive())

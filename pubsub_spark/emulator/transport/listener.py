@@ -75,7 +75,7 @@ class GrpcConnection:
 
     An HTTP/2 client acknowledges a PING after it has read everything sent before it. That is the only sign that a
     response has reached it. grpcio sends no PING on demand, so it is put between two frames on their way to the client.
-    Its ack is passed on to grpcio, which ignores it.
+    grpcio ignores its ack.
     """
 
     def __init__(self, peer: str, client: asyncio.Transport | None = None) -> None:

@@ -14,7 +14,7 @@ from pubsub_spark.emulator.transport.listener import Listener
 
 
 class Servers:
-    """To be used on the event loop. Without content for HTTP, the port serves gRPC alone."""
+    """Use it on the event loop. Without content for HTTP, the port serves gRPC alone."""
 
     def __init__(
         self,
