@@ -48,7 +48,7 @@ def go_duration(seconds: float) -> str:
 
 
 class Bounds(NamedTuple):
-    """A closed interval of seconds. `text` formats them for the error."""
+    """A closed interval of seconds."""
 
     field: str
     low: float

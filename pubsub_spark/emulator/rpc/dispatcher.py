@@ -1,7 +1,7 @@
 """The dispatcher: from a method's name and a request's bytes to the bytes of its response, for every transport.
 
-Everything runs on one event loop, except slow handlers (`Rpc.is_slow`): they run on a small pool of threads, so that no
-other call waits for them. A bug in the emulator is INTERNAL and in the log.
+Everything runs on one event loop, except slow handlers (`Rpc.is_slow`): they run on a small pool of threads. A bug in
+the emulator is INTERNAL and in the log.
 """
 
 from __future__ import annotations

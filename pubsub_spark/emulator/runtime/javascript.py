@@ -45,7 +45,7 @@ class UnavailableError(TransformError):
 
 
 class Transformable(NamedTuple):
-    """A message as a transform receives it. Only its data and attributes can be changed."""
+    """Only the data and the attributes of a message can be changed."""
 
     data: bytes
     attributes: Mapping[str, str]

@@ -45,8 +45,6 @@ class Runner:
 
 
 class Transforms:
-    """The runners by the full name of their resource."""
-
     def __init__(self) -> None:
         self._runners: dict[str, Runner] = {}
 
@@ -91,7 +89,6 @@ def _off_the_event_loop(work: Callable[[], T]) -> T:
 
 
 def metadata(message: Any) -> dict[str, str]:
-    """Return the metadata of a published message, as a function receives it."""
     published = datetime.fromtimestamp(message.published, UTC)
     known = {"message_id": message.id, "publish_time": published.strftime("%Y-%m-%dT%H:%M:%SZ")}
     return known | ({"ordering_key": message.key} if message.key else {})

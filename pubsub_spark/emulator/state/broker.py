@@ -255,7 +255,6 @@ class Broker:
         return batch
 
     def wait(self, subscription: Subscription, consumer: Consumer) -> None:
-        """See `Consumers.wait`."""
         subscription.consumers.wait(consumer)
 
     def leave(self, subscription: Subscription, consumer: Consumer, now: float) -> None:
@@ -308,7 +307,6 @@ class Broker:
         return subscription.outstanding
 
     def oldest_unacked(self, subscription: Subscription) -> float | None:
-        """Return the publish time, or None."""
         return subscription.oldest_unacked
 
     # Time

@@ -31,7 +31,6 @@ class Consumers:
             consumer.blocked = True
 
     def free(self, consumer: Consumer, messages: int, size: int) -> None:
-        """A blocked consumer may have waited for that."""
         consumer.messages -= messages
         consumer.size -= size
         if consumer.blocked and consumer.has_room:

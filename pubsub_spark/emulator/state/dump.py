@@ -40,8 +40,6 @@ class ResourceFormat(NamedTuple):
 
 
 class _Deliveries:
-    """`rows` has the deliveries of one subscription."""
-
     def __init__(self, rows: Iterable[Any] = (), holder: Consumer | None = None) -> None:
         self.rows: list[Any] = []
         self._indexes: dict[Delivery, int] = {}

@@ -122,7 +122,7 @@ class HttpServer:
         return _Connection(self._config, self._state, {})
 
     async def stop(self) -> None:
-        """End every connection. A connection with a request in progress ends after its answer."""
+        """A connection with a request in progress ends after its answer."""
         self._page.close()
         for connection in list(self._state.connections):
             connection.shutdown()

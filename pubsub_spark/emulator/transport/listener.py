@@ -306,6 +306,6 @@ class _Half(asyncio.Protocol):
 
 
 def _grpc_address(name: Any) -> str:
-    """Return the address of a socket in gRPC's form. None is that of a client that has left."""
+    """None is the name of a client that has left."""
     host, port, *ipv6_fields = name or ("unknown", 0)
     return f"ipv6:[{host}]:{port}" if ipv6_fields else f"ipv4:{host}:{port}"
