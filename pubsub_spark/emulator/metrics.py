@@ -177,7 +177,7 @@ class Metrics:
             pass
 
     def _ended(self, numbers: Sequence[int]) -> Iterator[tuple[float, int]]:
-        """Yield the time of each delivery that has such leases, and their number."""
+        """End the deliveries of these leases. Yield the time of each delivery, and the number of its leases."""
         if isinstance(numbers, range):  # of one batch
             batches: Iterable[tuple[int, int]] = ((numbers.start // SPAN, len(numbers)),)
         elif (first := min(numbers) // SPAN) == max(numbers) // SPAN:  # in less than half of the time of counting

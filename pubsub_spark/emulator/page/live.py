@@ -1,7 +1,7 @@
 """Samples of counters, once a second while a page is open, as server-sent events, and charts of up to a minute.
 
-Runs on the event loop. Without a viewer there is no sample. A viewer that changes pages leaves for a moment, so
-sampling continues for a few seconds after the last one has left.
+All of it runs on the event loop. Without a viewer there is no sample. A viewer that changes pages leaves for a moment,
+so sampling continues for a few seconds after the last one has left.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ _CHECKS = {
 
 
 def fill_ingestion(topic: Any) -> None:
-    """Until a worker sets another state, nothing is ingested."""
+    """Set the state of a Topic's ingestion to that of a missing source, until a worker sets another."""
     topic.ClearField("state")
     if not topic.HasField("ingestion_data_source_settings"):
         return

@@ -117,7 +117,7 @@ class Engine:
             self._listeners = [other for other in self._listeners if other != listener]
 
     def barrier(self, subscription: Subscription) -> Barrier | None:
-        """Return the barrier of the Publishes whose messages may be in a batch just taken. The caller is inside `open`."""
+        """Return the barrier of the Publishes whose messages may be in a batch taken in this locked section."""
         return self.unanswered.barrier(self.broker.origin_of(subscription.name).name)
 
     def consumer(

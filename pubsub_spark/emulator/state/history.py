@@ -1,4 +1,4 @@
-"""The latest events of each subscription's messages, and the latest messages of each topic, for the page.
+"""The latest events of each subscription's messages, and the latest messages of each topic. The page shows them.
 
 A batch is one entry with the numbers of its leases. Memory is bounded: `_STEPS` steps of messages per subscription, and
 `_LATEST` messages of at most `_LARGEST_BYTES` per topic.

@@ -3,7 +3,8 @@
 A few parameters set the format of the answer: `fields`, `prettyPrint`, `alt=proto`. A body may also be a serialized
 message. `callback` is refused: JSONP lets any page that a browser shows read the emulator's data.
 
-The JSON is protobuf's, and names may be in camelCase or snake case. An unknown field is an error, as in the service.
+The JSON is protobuf's, and requests may have names in camelCase or snake case. An unknown field is an error, as in the
+service.
 """
 
 from __future__ import annotations
