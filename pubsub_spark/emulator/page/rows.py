@@ -35,7 +35,6 @@ def nearest_page(number: int, size: int, total: int) -> tuple[int, int]:
 
 
 def is_resource(name: str) -> bool:
-    """Topics, subscriptions, schemas and snapshots have a page."""
     fields = name.split("/")
     return len(fields) == 4 and fields[0] == "projects" and fields[2] in COLLECTIONS
 

@@ -139,7 +139,6 @@ def keep_push_version(changed: Any, kept: Any) -> None:
 
 
 def kind(kept: Any) -> str:
-    """Return pull, push or export."""
     if kept.push_config.push_endpoint:
         return "push"
     return "export" if integrations.export_of(kept) else "pull"
@@ -157,6 +156,7 @@ def seconds(duration: Any) -> float:
 
 
 def _fill_expiration(kept: Any) -> None:
+    """A policy without a ttl means never."""
     if not kept.HasField("expiration_policy"):
         kept.expiration_policy.ttl.seconds = limits.DEFAULT_EXPIRATION
     elif kept.expiration_policy.HasField("ttl"):

@@ -81,7 +81,7 @@ def _routes() -> dict[str, Route]:
 
 
 class JsonFormatter(logging.Formatter):
-    """A record is one line of JSON, with Google Cloud's names for structured logging (`severity`, `time`, `message`)."""
+    """A record is one line of JSON, with Google Cloud's names for structured logging."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {

@@ -32,7 +32,6 @@ class Chaos:
         return [delivery if delivery.message.key else next(shuffled) for delivery in batch]
 
     def shorten(self, leases: Leases, numbers: Iterable[int], now: float) -> None:
-        """Let some of the leases end within _MAX_LEASE_SECONDS."""
         for number in numbers:
             if self._random.random() < _SHORTENED_FRACTION:
                 seconds = self._random.uniform(0, _MAX_LEASE_SECONDS)

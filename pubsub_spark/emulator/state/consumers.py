@@ -38,7 +38,6 @@ class Consumers:
             self.waiting[consumer] = None
 
     def notify_all(self) -> None:
-        """Notify all consumers of a change of the subscription itself."""
         self.ready.extend(self.connected)
 
     def notify_one(self) -> None:

@@ -36,6 +36,8 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True)
 class LeaseBatch:
+    """An entry is None once its lease is over."""
+
     first: int
     entries: list[bytes | Delivery | None]
     origins: list[Origin]
