@@ -101,19 +101,6 @@ def read() -> list[Environment]:
     return environments
 
 
-def by_spark() -> str:
-    """Return the table of triggers and differences by version of Spark, for every Python and all dependencies."""
-    minors: dict[str, list[Environment]] = {}
-    for each in read():
-        minors.setdefault(".".join(each["versions"]["PySpark"].split(".")[:2]), []).append(each)
-    environments = [
-        Environment(versions={}, found={name: _together([one["found"][name] for one in some]) for name in ALL})
-        for some in minors.values()
-    ]
-    different = [name for name in FEATURES if len({each["found"][name] for each in environments}) > 1]
-    return table(environments, [*TRIGGERS, *different], [f"Spark {minor}" for minor in minors])
-
-
 def by_environment() -> str:
     """Return every feature, a column an environment."""
     environments = read()

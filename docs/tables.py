@@ -281,7 +281,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "options: reading": lambda: options(ReadOptions, _READING),
     "options: writing": lambda: options(WriteOptions, _WRITING),
     "options: emulator": emulator_options,
-    "compatibility: Spark": compatibility.by_spark,
     "compatibility: environments": compatibility.by_environment,
     "scaling: rates": scaling_model.rates,
     "scaling: costs": scaling_model.costs,
