@@ -1,8 +1,7 @@
 """The reader of `spark.read`: at most `maxMessages` messages, nacked after reading, never acknowledged.
 
-One task pulls and nacks, because a batch read has nothing that would tell it when to acknowledge. The messages are
-delivered again to the next reader. On a subscription with a dead-letter policy reading counts as a delivery attempt. A
-stream that ends with a final error midway is an error, not fewer rows.
+Nothing tells a batch read when to acknowledge, so its messages are delivered again to the next reader. With a
+dead-letter policy each read counts as a delivery attempt. A final error of the stream is raised, instead of fewer rows.
 """
 
 from __future__ import annotations
@@ -43,15 +42,14 @@ class PubSubBatchReader(DataSourceReader):
         self._times = times
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One partition, so that `maxMessages` is one limit. MissingError and the like before any task is started."""
+        """Return one partition, so that `maxMessages` is one limit. Raises the errors of `check` before any task
+        starts.
+        """
         self.check()
         return [InputPartition(0)]
 
     def check(self) -> None:
-        """Raise the problem of the subscription: MissingError, ResourceError or ServiceError.
-
-        A WARNING says if the read uses up delivery attempts of a dead-letter policy.
-        """
+        """Raise MissingError, ResourceError or ServiceError. Warn if the read uses up delivery attempts."""
         with self._backend.connect() as connection, suppress(ForbiddenError):
             existing = connection.admin.subscription(self._options.subscription)
             subscription.refuse_unless_pulled(existing)
@@ -67,7 +65,7 @@ class PubSubBatchReader(DataSourceReader):
                 )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        """Yield the rows of up to `maxMessages` messages of the subscription, each message once."""
+        """Yield the rows of up to `maxMessages` messages, each message once."""
         options = self._options
         logs.to_stderr(options.log_level)
         settings = StreamSettings(

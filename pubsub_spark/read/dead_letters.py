@@ -1,8 +1,7 @@
-"""Publishing messages that cannot be decoded to `deadLetterTopic`, with the reason, before Spark has their batch.
+"""Publishing undecodable messages to `deadLetterTopic`, with the reason, before Spark has their batch.
 
-Runs in tasks. A task that is tried again publishes again: dead letters are published at least once, and an attribute of
-each has the id of the message that it replaces. `publish/` makes the dead letters and their requests, which are sent
-one after the other.
+Runs in tasks. A retried task publishes again, so dead letters are published at least once. An attribute has the id of
+the original message.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _PUBLISH_TIMEOUT_SECONDS = 60.0  # for one request, retries included
 def publish(topic: str, subscription: str, messages: pa.RecordBatch, reasons: Sequence[str], backend: Backend) -> None:
     """Publish messages (schema MESSAGES) to a topic (a full name), each with its reason as an attribute.
 
-    Raises ResourceError or ServiceError when Pub/Sub does not accept them: then the batch fails and nothing is lost.
+    Raises ResourceError or ServiceError. Then the batch fails and nothing is lost.
     """
     from google.pubsub_v1 import types
 

@@ -1,15 +1,13 @@
 """The offset of this source, and its meaning.
 
-    {"version": 1, "stream": "0c8f...", "batch": 7}
+    {"version": 1, "stream": "0c8f...", "batch": 7, "subscription": "projects/p/subscriptions/s", "area": "5e1c..."}
 
 `batch` is the number of the last micro-batch that the offset includes: a query at this offset has everything up to and
-with batch 7, and the next batch is 8. 0 is the start. The messages of a batch are not in the offset. They are in the
-staging area, under the same `stream` and number, from before Spark has the first row until it has committed the batch.
+including batch 7, and the next batch is 8. 0 is the start. The messages of a batch are in the staging area, under the
+same `stream` and number.
 
-`stream` is drawn when a checkpoint is new, and lives in Spark's checkpoint from then on. A new one is drawn when a
-query continues in an area that has no files of it. A new checkpoint therefore never meets the staged files of an old
-one, and a query that returns to an area does not meet its own old files. Both fields survive a restart. Nothing else
-does.
+`stream` is drawn for a new checkpoint, so that it never meets the staged files of an old one. A new one is drawn when a
+query continues in an area without files of its stream, so that a later return to the old area does not meet them.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Offset:
-    """The end of a micro-batch: everything up to and with `batch` of `stream`.
+    """The end of a micro-batch: everything up to and including `batch` of `stream`.
 
-    subscription: its full name. area: a digest of the batch's `stagingLocation`. Both are None in
-    a checkpoint of an older release, until its next batch.
+    subscription: its full name. area: a digest of the batch's `stagingLocation`. Both are None in a checkpoint of an
+    older release, until its next batch.
     """
 
     stream: str
@@ -39,7 +37,7 @@ class Offset:
 
     @classmethod
     def start(cls, subscription: str | None = None) -> Offset:
-        """Return the offset before the first batch of a new stream of a subscription (a full name)."""
+        """Return the offset before the first batch of a new stream."""
         return cls(uuid.uuid4().hex, 0, subscription)
 
     @property
@@ -55,7 +53,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, text: Mapping[str, Any]) -> Offset:
-        """Return the offset in a checkpoint. Raises StagingError if a newer release wrote it, or another source."""
+        """Return the offset in a checkpoint. Raises StagingError if a newer release or another source wrote it."""
         if text.get("version") != VERSION or not {"stream", "batch"} <= text.keys():
             raise StagingError(
                 f"The checkpoint holds the offset `{dict(text)}`, which this release of pubsub_spark cannot read (it "

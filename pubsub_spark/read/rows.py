@@ -1,7 +1,6 @@
 """Messages to rows: the columns that the options ask for, and the treatment of payloads that cannot be decoded.
 
-`Rows` is plain values, made on the driver from options and topic schema. Its Spark schema and its record batches come
-from the same Arrow schema, because Spark compares them exactly.
+Spark compares its schema with the record batches exactly, so both come from one Arrow schema.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ DecodeBatch = Callable[[pa.RecordBatch], Decoded]
 
 @dataclass(frozen=True)
 class Rows:
-    """The columns of the rows of one query. Picklable. topic_schema: of payloads, or None unless they are decoded."""
+    """The columns of the rows of one query. Picklable. topic_schema: of decoded payloads."""
 
     options: ReadOptions
     backend: Backend
@@ -66,8 +65,8 @@ class Rows:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of message batches (schema MESSAGES), in their order.
 
-        count_malformed: called at the end with the number of payloads that could not be decoded, if there were any.
-        schemas: of the batch, so that each evaluation decodes alike, or None if there is one evaluation.
+        count_malformed: called at the end with the number of undecodable payloads, if there were any. schemas: of the
+        batch, so that each evaluation decodes alike, or None if there is one evaluation.
         """
         if self.options.columns == "databricks":
             yield from map(databricks, batches)
@@ -84,7 +83,7 @@ class Rows:
                 count_malformed(malformed)
 
     def _decoder(self, schema: ReaderSchema, schemas: StagedSchemas | None) -> DecodeBatch:
-        """Return the decoder of a batch: it reads with the batch's schema and yields the columns of `schema`."""
+        """Return a decoder that reads with the batch's schema and yields the columns of `schema`."""
         fetch = fetcher(self.backend)
         if schemas is None:
             return _decoder(schema, fetch)
@@ -140,7 +139,6 @@ class Rows:
         return decoded
 
     def _handle_malformed(self, messages: pa.RecordBatch, errors: pa.StringArray) -> None:
-        """Fail with FAILFAST. Publish to the dead-letter topic if there is one."""
         wrong = pc.is_valid(errors)
         if self.options.mode == "FAILFAST":
             first = pc.index(wrong, True).as_py()

@@ -2,10 +2,6 @@
 
 Everything in `read/` that waits, starts a thread or asks for the time does so through a `Runtime`, and nothing holds a
 lock while it waits. So the simulator (tests/simulation) runs the same code on one thread and a virtual clock.
-
-    monotonic   how long a wait lasts: timeouts of calls, pauses, idle time. It may stand still while a machine sleeps.
-    boottime    how old a lease is: it continues while a machine sleeps. Comparable within one machine only.
-    wall        seconds since the epoch: publish times, and times that a restart or another machine reads.
 """
 
 from __future__ import annotations
@@ -21,22 +17,21 @@ _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Runtime:
-    """The clocks, waits and threads of the operating system. Times and durations are seconds."""
+    """The clocks, waits and threads of the operating system, in seconds."""
 
     def monotonic(self) -> float:
-        """Return the time of the clock for waits."""
+        """Return the clock for waits: timeouts, pauses, idle time. It may stand still while a machine sleeps."""
         return time.monotonic()
 
     def boottime(self) -> float:
-        """Return the time of the clock for leases."""
+        """Return the clock for leases. It continues while a machine sleeps, and differs between machines."""
         return time.clock_gettime(_BOOTTIME)
 
     def wall(self) -> float:
-        """Return the seconds since the epoch."""
+        """Return seconds since the epoch: publish times, and times that a restart or another machine reads."""
         return time.time()
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
         time.sleep(max(0.0, seconds))
 
     def start(self, target: Callable[[], None], name: str) -> threading.Thread:
@@ -50,18 +45,16 @@ class Runtime:
         return threading.Lock()
 
     def condition(self, lock: Any = None) -> threading.Condition:
-        """Return a new `threading.Condition`."""
         return threading.Condition(lock)
 
     def event(self) -> threading.Event:
-        """Return a new `threading.Event`."""
         return threading.Event()
 
     def queue(self) -> queue.Queue[Any]:
         """Return a new queue.
 
-        It is no SimpleQueue: before Python 3.13 its `get` can wait for ever. If the timeout passes while it takes its
-        lock, the remaining time is negative, which means no timeout. A task that was descheduled would hang.
+        It is no SimpleQueue, whose `get` can wait forever before Python 3.13: a timeout that passes while it takes its
+        lock leaves a negative rest, which means no timeout.
         """
         return queue.Queue()
 

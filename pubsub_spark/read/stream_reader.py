@@ -1,8 +1,7 @@
 """`spark.readStream`: the calls of DataSourceStreamReader, from dictionaries to `QueryDriver` and back.
 
 A reader lives in three processes: a driver-side worker calls everything but `read`, a planner pickles `read`, and tasks
-run it (docs/design.md). So the constructor only remembers values. The query driver is made on the first call that needs
-it and is never pickled.
+run it. So the constructor only remembers values, and the query driver is made on the first call that needs it.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ _MAX_FIRST_PARTITIONS = 8  # of the first pulled batch, before a task has told h
 class SigtermHandler(AbstractContextManager[None]):
     """The handler of SIGTERM, Spark's way to end this process: it raises SystemExit, so that `stop` is called.
 
-    It does so at once between two calls of Spark, and within one at its end (`with handler`): raised in the middle of a
-    call, it could leave a lock held that `stop` needs.
+    Within a call of Spark (`with handler`) it waits for the end of the call: raised in the middle, it could leave a
+    lock held that `stop` needs.
     """
 
     def __init__(self) -> None:
@@ -100,12 +99,14 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._driver: QueryDriver | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offset of a new checkpoint. The same in each call."""
+        """Return the offset of a new checkpoint, the same in each call."""
         with _sigterm:
             return self._running().initial_offset().to_json()
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """Return the end of the next batch, or `start`, the end of the last committed one (4.2 and later pass it)."""
+        """Return the end of the next batch, or `start`, the end of the last committed one (Spark 4.2 and later pass
+        it).
+        """
         at = None if start is None else Offset.from_json(start)
         with _sigterm:
             if is_once(limit):
@@ -113,12 +114,12 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._running().latest_offset(at, budget(self._options, limit)).to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """Return the partitions of the batch that ends at `end`. The same in each call."""
+        """Return the partitions of the batch that ends at `end`, the same in each call."""
         with _sigterm:
             return self._running().partitions(Offset.from_json(start), Offset.from_json(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the rows of a partition, as Arrow record batches. Runs in a task."""
+        """Return the rows of a partition. Runs in a task."""
         assert isinstance(partition, DriverPartition | PullPartition | StagedPartition), (
             "Spark passes the partitions of partitions()"
         )
@@ -132,7 +133,7 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Do nothing: Spark calls this late or never, and `latestOffset` is the commit signal."""
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Have the query wait for no message that is published from now on."""
+        """End the query once it has read the messages published until now."""
         with _sigterm:
             self._running().prepare_for_available_now()
 
@@ -175,12 +176,12 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def is_once(limit: Any) -> bool:
-    """Return whether the read limit of a `latestOffset` is that of `Trigger.Once`: Spark will not ask again."""
+    """Return whether a read limit is that of `Trigger.Once`: Spark will not ask again."""
     return ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
 
 
 def budget(options: ReadOptions, limit: Any) -> Budget:
-    """Return the most messages and bytes of a batch: those of the options, or fewer if Spark's read limit says so."""
+    """Return the most messages and bytes of a batch: those of the options, or fewer by Spark's read limit."""
     messages, volume = options.max_messages_per_trigger, options.max_bytes_per_trigger
     if ReadMaxRows is not None and isinstance(limit, ReadMaxRows):
         messages = min(messages, limit.max_rows)

@@ -10,9 +10,9 @@
     any other                                           a row
 
 Until its deadline a plan is complete: no lease of a message that it does not exclude can have ended. Later the driver
-may know of more redeliveries than the plan does, so the task reads the parts that were committed and not settled when
-it was planned. (Others of earlier batches were staged after the commit: their messages were never rows.) A redelivery
-that could not be acknowledged at once stays with the part and is acknowledged with its batch.
+may know of more redeliveries, so the task reads the parts that were committed and not settled when it was planned.
+(Others of earlier batches were staged after the commit: their messages were never rows.) A redelivery that could not be
+acknowledged at once is acknowledged with its batch.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class PartitionPull:
         ).run()
 
     def _take(self, received: Received) -> pa.RecordBatch:
-        """Keep messages as they arrive. Return the rows, which count for the limits."""
+        """Keep messages. Return the rows, which count for the limits."""
         kept = self._without(received, self._committed, ())
         self._kept.append(kept)
         self._builder.add(*kept)  # now, while the messages are in the processor's cache
@@ -140,7 +140,6 @@ class PartitionPull:
         return np.asarray(pc.invert(pc.is_in(receipts.column("ack_id"), not_accepted)))
 
     def _drop_staged(self) -> None:
-        """Drop the messages that other parts have, or whose ids are in doubt by now."""
         staging = self.partition.staging
         batch, siblings = self.partition.batch, staging.parts(self.partition.batch).items()
         of_batch = _ids_of_parts(staging, [(batch, n, length) for n, length in siblings if n != self.partition.part])
@@ -166,8 +165,7 @@ class PartitionPull:
 def first_wait(partition: PullPartition, slots: int | None) -> float:
     """Return the seconds after which the pull of a partition ends without a message.
 
-    A task that begins after others, because there are more than slots, need not find out again that the subscription is
-    empty, as the latest of them have.
+    A task beyond the slots begins after others. It need not find out again that the subscription is empty.
     """
     staging, batch = partition.staging, partition.batch
     if slots is not None and partition.part > slots:
@@ -179,7 +177,7 @@ def first_wait(partition: PullPartition, slots: int | None) -> float:
 
 
 def _ids_of_parts(staging: Staging, parts: Iterable[tuple[int, int, int]]) -> list[IdSet]:
-    """Return the message ids of each staged part (batch, number, length), without those that are gone or damaged."""
+    """Return the message ids of each part (batch, number, length), without those that are gone or damaged."""
     sets: list[IdSet] = []
     for part in parts:
         with suppress(MissingFile, DamagedFile):
@@ -188,7 +186,6 @@ def _ids_of_parts(staging: Staging, parts: Iterable[tuple[int, int, int]]) -> li
 
 
 def _ids_in_doubt(staging: Staging) -> list[IdSet]:
-    """Return the ids that are in doubt by now."""
     for _ in range(_LISTINGS):
         with suppress(MissingFile):  # merged into another file after it was listed
             return [IdSet(staging.read_ids(path)[0]) for path in staging.files(f"{IN_DOUBT}/")]

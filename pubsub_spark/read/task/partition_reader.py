@@ -7,11 +7,10 @@
                                            yields
     rows yielded, and the part is gone? -> fail: other messages would be acknowledged than the first evaluation yielded
     another run owns the area?          -> fail, and nack the pulled messages
-    lease over before it is staged?     -> fail, and nack: another task of the batch may have been sent the messages
+    lease over before it is staged?     -> fail, and nack: another task of the batch may have the messages
 
-A task extends the leases of its messages only while staging takes long, because the driver knows staged parts alone.
-Connections are opened here and closed before the first record batch is yielded. Nothing is left behind in a reused
-worker but the ids in doubt: the next batch also excludes most of them.
+Leases are extended only while staging takes long, because the driver knows staged parts alone. Connections are closed
+before the first record batch is yielded. Only ids in doubt stay in a reused worker: the next batch needs most of them.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def _staged(staging: Staging, batch: int, part: int) -> Iterator[pa.RecordBatch]
 
 
 def _may_pull(partition: PullPartition, options: ReadOptions) -> bool:
-    """Return whether a part is still to be pulled. Raises StagingError if its rows were yielded before and are gone."""
+    """Return whether a part is still to be pulled. Raises StagingError if its rows were yielded and are gone."""
     staging, batch, part = partition.staging, partition.batch, partition.part
     files = staging.files(f"{batch}/")
     if manifest_path(batch) in files:
@@ -113,7 +112,6 @@ def _may_pull(partition: PullPartition, options: ReadOptions) -> bool:
 def _pulled(
     partition: PullPartition, options: ReadOptions, backend: Backend, runtime: Runtime
 ) -> Iterator[pa.RecordBatch]:
-    """Pull and stage a part. Yield the messages of whichever attempt has staged it first."""
     staging = partition.staging
     if not _may_pull(partition, options):
         return
@@ -137,7 +135,6 @@ def _pulled(
 
 
 def _recorded(partition: PullPartition, messages: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a staged part, after recording that they are yielded."""
     partition.staging.create(given_path(partition.batch, partition.part), [])
     yield from messages
 
@@ -149,7 +146,6 @@ def _drained(messages: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _expired(partition: PullPartition, options: ReadOptions, seconds: float) -> StagingError | None:
-    """Return the error for messages that are held for so many seconds and not staged, if their leases may be over."""
     lease = pull_lease_seconds(options.max_fetch_period)
     if seconds < lease:
         return None
@@ -164,7 +160,7 @@ def _expired(partition: PullPartition, options: ReadOptions, seconds: float) -> 
 def _leases_extended(
     connection: Connection, options: ReadOptions, buffers: list[Buffer], runtime: Runtime
 ) -> Iterator[None]:
-    """Extend the leases of a part repeatedly while it is being staged. A quick store costs no request."""
+    """Extend the leases of a part while it is being staged. A quick store costs no request."""
     staged = runtime.event()
     lease = pull_lease_seconds(options.max_fetch_period)
 

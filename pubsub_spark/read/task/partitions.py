@@ -1,8 +1,7 @@
-"""The input partitions of a batch: plain values, which Spark pickles to the tasks.
+"""The input partitions of a batch: plain values, which Spark pickles to the tasks. A replay has the same partitions.
 
-The driver stream's messages are part 0 in the staging area. In a backlog the first task yields its rows before its own:
-a task for a thousand rows would keep a core from pulling for as long as it takes to start one. A replay has the same
-partitions.
+The driver stream's messages are part 0 in the staging area. In a backlog the first task yields its rows before its own,
+because a task of its own would keep a core from pulling for as long as it takes to start one.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ..staging.area import Staging
 
 @dataclass
 class DriverPartition(InputPartition):
-    """The messages of the driver stream alone: part 0, staged by the driver and carried along as `content`."""
+    """Part 0 alone: the messages of the driver stream, carried along as `content`."""
 
     staging: Staging
     batch: int
@@ -30,12 +29,11 @@ class DriverPartition(InputPartition):
 class PullPartition(InputPartition):
     """A share of the trigger's budget for one task to pull, or to read if an earlier attempt has staged it.
 
-    deadline: seconds since the epoch, until when no message can be a redelivery, unless its id is in doubt.
-    excludes: paths of the files of ids in doubt. Their messages are acknowledged at once and are no rows. committed:
-    batch, number and length of the other parts that may be delivered again after the deadline.
-    driver_content: part 0, whose rows come before this part's. streams: StreamingPulls of the task.
-    first_wait: seconds after which a pull ends without a message, unless `idleTimeout` is shorter. period: seconds
-    after which it ends, unless `maxFetchPeriod` is shorter.
+    deadline: seconds since the epoch, until when no message can be a redelivery, unless its id is in doubt. excludes:
+    files of ids in doubt, whose messages are acknowledged at once and are no rows. committed: batch, number and length
+    of the parts that may also be delivered again after the deadline. driver_content: part 0, whose rows come first.
+    streams: StreamingPulls of the task. first_wait, period: seconds after which a pull ends without a message, and in
+    any case, unless `idleTimeout` and `maxFetchPeriod` are shorter.
     """
 
     staging: Staging
@@ -66,7 +64,7 @@ class StagedPartition(InputPartition):
 
     @property
     def part(self) -> int:
-        """The number in the names of the partition's files: its last part's, as when the batch was planned first."""
+        """The number in the names of its files: its last part's, as when the batch was planned first."""
         return self.parts[-1]
 
 
@@ -74,6 +72,6 @@ Partition = DriverPartition | PullPartition | StagedPartition
 
 
 def replay_partitions(staging: Staging, batch: int, staged: Sequence[int], reader: str | None) -> list[StagedPartition]:
-    """Return the partitions of a replay, in the order of the first time. One whose task staged nothing has no rows."""
+    """Return the partitions of a replay, in the first order. One whose task staged nothing has no rows."""
     groups = [[0, 1], *([part] for part in range(2, max(staged, default=-1) + 1))]
     return [StagedPartition(staging, batch, [part for part in group if part in staged], reader) for group in groups]

@@ -1,8 +1,7 @@
 """Spark's context of a task: the batch, and from the application's settings the number of tasks that run at once.
 
-The driver's side of a source is a Python process that Spark tells nothing about the cluster. A task of a streaming
-query has the application's settings as its local properties (Spark 4.0 and later), so that it can tell the driver, in
-the footer of the part that it stages.
+Spark tells the driver-side Python process nothing about the cluster. A task of a streaming query has the application's
+settings as its local properties, and reports to the driver in the footer of its part.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def told_by_spark() -> dict[str, int | None]:
 def task_slots(setting: Callable[[str], str | None], cores: int) -> int | None:
     """Return the number of tasks that run at once, or None if the settings do not say.
 
-    setting: the value of a setting of Spark, or None if it is not set. cores: of this machine, for `local[*]`.
+    setting: returns the value of a setting of Spark, or None. cores: of this machine, for `local[*]`.
     https://spark.apache.org/docs/latest/configuration.html
     """
     master = (setting("spark.master") or "").replace(" ", "")
