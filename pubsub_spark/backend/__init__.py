@@ -72,6 +72,7 @@ class GcpBackend:
 
     @property
     def address(self) -> str:
+        """The endpoint, for error messages. Only a Connection knows the endpoint of mutual TLS."""
         return self.endpoint or f"pubsub.{self.universe}:443"
 
     def connect(self) -> Connection:

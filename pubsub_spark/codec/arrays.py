@@ -58,7 +58,7 @@ def list_offsets(lists: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def entries_of(maps: pa.MapArray) -> pa.StructArray:
-    """Return the entries of all maps, one after the other.
+    """Return the entries of all maps, one after the other. Arrow can flatten a list, but no map.
 
     A cast to a list would be wrong for values of lists of nulls, which it cuts off (pyarrow 26).
     """
