@@ -130,7 +130,8 @@ class GrpcConnection:
                 then()
         self._received = text[1 - _PING_ACK_BYTES :] if self._pings else b""
 
-    def lost(self) -> None:
+    def ended(self) -> None:
+        """Call all callbacks: with one direction ended, a PING or its ack can no longer be sent."""
         for then in (*self._unread, *(callback for waiting in self._pings.values() for callback in waiting)):
             then()
         self._unread, self._pings, self._client = [], {}, None
@@ -242,11 +243,11 @@ class _Opening(asyncio.Protocol):
         client = self._transport
         connection = GrpcConnection(_grpc_address(client.get_extra_info("peername")), client)
         server, _ = await asyncio.get_running_loop().create_connection(
-            lambda: _Half(self._listener, client, connection.sent), LOOPBACK, self._listener.grpc_port
+            lambda: _Half(self._listener, client, connection, connection.sent), LOOPBACK, self._listener.grpc_port
         )
         address = _grpc_address(server.get_extra_info("sockname"))
         self._listener.connections[address] = connection
-        passing = _Half(self._listener, server, connection.received, address)
+        passing = _Half(self._listener, server, connection, connection.received, address)
         passing.connection_made(client)
         self._take_over(passing)
 
@@ -265,10 +266,16 @@ class _Half(asyncio.Protocol):
     """Its bytes are sent on the other connection, as fast as that one takes them."""
 
     def __init__(
-        self, listener: Listener, other: asyncio.Transport, passed: Callable[[bytes], None], address: str = ""
+        self,
+        listener: Listener,
+        other: asyncio.Transport,
+        connection: GrpcConnection,
+        passed: Callable[[bytes], None],
+        address: str = "",
     ) -> None:
         self._listener = listener
         self._other = other
+        self._connection = connection
         self._passed = passed  # called with the bytes
         self._address = address  # of the client's half, among the listener's connections
         self._has_ended = False  # whether the connection has sent its last byte
@@ -288,6 +295,7 @@ class _Half(asyncio.Protocol):
         if not self._other.can_write_eof() or not self._transport.can_write_eof():
             return False
         self._has_ended = True
+        self._connection.ended()
         self._other.write_eof()
         other = self._other.get_protocol()
         return not (isinstance(other, _Half) and other._has_ended)  # False closes the connection, and then the other
@@ -300,8 +308,8 @@ class _Half(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         self._listener.open.discard(self._transport)
-        if (connection := self._listener.connections.pop(self._address, None)) is not None:
-            connection.lost()
+        self._listener.connections.pop(self._address, None)
+        self._connection.ended()
         self._other.close()
 
 
