@@ -42,9 +42,7 @@ class PubSubBatchReader(DataSourceReader):
         self._times = times
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one partition, so that `maxMessages` is one limit. Raises the errors of `check` before any task
-        starts.
-        """
+        """Return one partition, so that `maxMessages` is one limit. Raises as `check`, before any task."""
         self.check()
         return [InputPartition(0)]
 

@@ -24,7 +24,7 @@ class Runtime:
         return time.monotonic()
 
     def boottime(self) -> float:
-        """Return the clock for leases. It continues while a machine sleeps, and differs between machines."""
+        """Return the clock for leases. It continues while a machine sleeps. Other machines have another."""
         return time.clock_gettime(_BOOTTIME)
 
     def wall(self) -> float:

@@ -104,9 +104,7 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._running().initial_offset().to_json()
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """Return the end of the next batch, or `start`, the end of the last committed one (Spark 4.2 and later pass
-        it).
-        """
+        """Return the end of the next batch, or `start`, the end of the last committed one (None before Spark 4.2)."""
         at = None if start is None else Offset.from_json(start)
         with _sigterm:
             if is_once(limit):

@@ -32,8 +32,8 @@ class PullPartition(InputPartition):
     deadline: seconds since the epoch, until when no message can be a redelivery, unless its id is in doubt. excludes:
     files of ids in doubt, whose messages are acknowledged at once and are no rows. committed: batch, number and length
     of the parts that may also be delivered again after the deadline. driver_content: part 0, whose rows come first.
-    streams: StreamingPulls of the task. first_wait, period: seconds after which a pull ends without a message, and in
-    any case, unless `idleTimeout` and `maxFetchPeriod` are shorter.
+    streams: StreamingPulls of the task. first_wait: seconds after which a pull ends without a message, unless
+    `idleTimeout` is shorter. period: seconds after which it ends, unless `maxFetchPeriod` is shorter.
     """
 
     staging: Staging
@@ -72,6 +72,6 @@ Partition = DriverPartition | PullPartition | StagedPartition
 
 
 def replay_partitions(staging: Staging, batch: int, staged: Sequence[int], reader: str | None) -> list[StagedPartition]:
-    """Return the partitions of a replay, in the first order. One whose task staged nothing has no rows."""
+    """Return the partitions of a replay, as at the first time. One whose task staged nothing has no rows."""
     groups = [[0, 1], *([part] for part in range(2, max(staged, default=-1) + 1))]
     return [StagedPartition(staging, batch, [part for part in group if part in staged], reader) for group in groups]
