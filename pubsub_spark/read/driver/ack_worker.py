@@ -1,15 +1,13 @@
 """The thread that acknowledges: it sends the acks that are due by the ledger, and records the answers.
 
-What happens to the acks of a part:
-
     accepted while the lease lasts   settled
     accepted later, or refused       settled, and the ids are in doubt: redeliveries are acknowledged at once
     not answered                     paused for a second. The ids that were answered are not sent again
     the store refuses the receipts   paused for a minute, and the parts of other batches continue
     the file is gone or damaged      settled with a WARNING: the messages will be delivered, and be rows, again
 
-A batch is deleted when it and all batches before it are settled. Before that, ids in doubt are written to the staging
-area, so that a restart has them. A failure here never fails the query: a lost ack costs a redelivery.
+Before a settled batch is deleted, ids in doubt are written to the staging area, so that a restart has them. A failure
+here never fails the query: a lost ack costs a redelivery.
 """
 
 from __future__ import annotations
@@ -35,10 +33,9 @@ _log = logging.getLogger(__name__)
 
 
 class AckWorker:
-    """The acknowledging thread of a run.
+    """The acknowledging thread of a run. taken_over: the error if another run owns the staging area.
 
-    acknowledged, failed_acks: the number of acks that the service has accepted and refused. taken_over: the error that
-    says that another run owns the staging area.
+    acknowledged, failed_acks: the number of acks that the service has accepted and refused.
     """
 
     def __init__(self, run: Run, times: AckTimes = ACK_TIMES) -> None:
@@ -121,7 +118,6 @@ class AckWorker:
             run.changed.notify_all()
 
     def _acknowledge(self, part: Part) -> None:
-        """Send the acks of a part and record the answers."""
         run, times = self._run, self._times
         pause = None
         try:
@@ -211,7 +207,6 @@ class AckWorker:
             run.ledger.doubt(part, ids, run.now())
 
     def _delete_settled(self) -> None:
-        """Delete the files of settled batches, unless another deletion was just now and more acks are due."""
         run, now = self._run, self._run.now()
         with run.changed:
             if run.ledger.is_due(now) and now < self._deleted_at + self._times.delete:

@@ -1,7 +1,6 @@
-"""A run of a query from its first call to its end: commits, triggers, partitions, metrics.
+"""A run of a query from its first call to its end, on the thread of Spark's calls.
 
-It runs on the thread of Spark's calls and connects the ledger, the driver stream, the rules of `triggers` and
-`planner`, and the two background threads.
+It connects the ledger, the driver stream, the rules of `triggers` and `planner`, and the two background threads.
 """
 
 from __future__ import annotations
@@ -99,7 +98,6 @@ class ActiveRun:
             ledger.last_commit = max(ledger.last_commit, batch)
 
     def _count(self, batch: int, footers: Sequence[Footer]) -> ReadCounts:
-        """Add the counts of a batch to those of the run. Return them."""
         malformed = self.run.staging.malformed(batch) if self._options.decode != "none" else 0
         counts = ReadCounts.of(footers, malformed, malformed if self._options.dead_letter else 0)
         self.counts += counts
@@ -163,13 +161,11 @@ class ActiveRun:
         return list(partitions)
 
     def _poll(self, seconds: float = 0.0) -> None:
-        """Take the new messages of the driver stream, without redeliveries of committed messages."""
         self.run.stream.poll(seconds)
         doubt_ids(self.run)
         drop_redelivered(self.run)
 
     def _wait_for_messages(self) -> bool:
-        """Wait as long as the trigger does. Return whether there is a batch to plan."""
         run, triggers = self.run, self._triggers
         if triggers.waits and run.stream.oldest_arrival is None:
             # With ordering keys an unacknowledged message holds back others.
@@ -196,12 +192,12 @@ class ActiveRun:
         return False
 
     def _idle_seconds(self) -> float:
-        """Return the seconds since the last message on any stream. See `DriverStream.idle_seconds`."""
+        """Return the seconds since the last message on any stream."""
         idle = self.run.stream.idle_seconds
         return idle if self._pulled_at is None else min(idle, self.run.runtime.wall() - self._pulled_at)
 
     def _record_drained(self, idle_seconds: float) -> None:
-        """Record that the subscription has nothing to deliver if no message came for some time, though it could have.
+        """Record that nothing is left to deliver if no message came for some time, though it could have.
 
         It could not if the stream is not served yet, or if this query, dead tasks or a dead run may hold leases. The
         time is asked last: an ack in between would let messages come.
@@ -347,7 +343,6 @@ class ActiveRun:
         )
 
     def _warn_of_one_batch(self) -> None:
-        """Log that a query which asked for one offset has read one batch, and that there may be more messages."""
         triggers, plans = self._triggers, self._planner.plans.values()
         pulled = any(isinstance(partition, PullPartition) for partitions in plans for partition in partitions)
         if triggers.is_only and (pulled or self.run.stream.message_count):

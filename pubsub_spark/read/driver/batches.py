@@ -71,7 +71,7 @@ def new_batch(
 
 
 def replayed_batch(run: Run, batch: int) -> Sequence[Partition]:
-    """Return the partitions of a batch that an earlier run staged. Its manifest fixes its parts from now on."""
+    """Return the partitions of a batch that an earlier run staged. Its manifest fixes its parts."""
     staging = run.staging
     staging.write_manifest(batch)
     parts = readable_parts(staging, batch)
@@ -85,7 +85,7 @@ def replayed_batch(run: Run, batch: int) -> Sequence[Partition]:
 
 
 def readable_parts(staging: Staging, batch: int) -> dict[int, tuple[int, Footer]]:
-    """Return length and footer of the parts of a batch, without damaged ones: their messages come as new ones."""
+    """Return length and footer of the parts of a batch, without damaged ones, which are redelivered."""
     parts: dict[int, tuple[int, Footer]] = {}
     for number, length in staging.parts(batch).items():
         try:
@@ -102,7 +102,7 @@ def readable_parts(staging: Staging, batch: int) -> dict[int, tuple[int, Footer]
 
 
 def doubt_ids(run: Run) -> None:
-    """Put the ids of committed parts whose leases may end during the next batch in doubt. StagingError without them."""
+    """Put the ids of committed parts in doubt whose leases may end during the next batch. Raises StagingError."""
     with run.changed:
         parts = run.ledger.take_doubtful(run.now())
     for part in parts:

@@ -1,19 +1,19 @@
 """Ids in doubt: messages of committed batches that Pub/Sub may deliver again, each until a time.
 
-An id is in doubt if its ack was sent after its lease may have ended, was refused, or was never answered. The next
-delivery of its message is no row: it is acknowledged at once, with the new ack id. An id is in doubt until
+An id is in doubt if its ack was sent after its lease may have ended, was refused, or was never answered. A redelivery
+of its message is no row: it is acknowledged at once, with the new ack id. An id is in doubt until
 
     that ack is accepted, or
     the subscription was drained, DOUBT_SECONDS or more after the last answer, without a delivery, or
     KEPT_SECONDS are over, or more than MAX_IDS are in doubt.
 
-DOUBT_SECONDS are the longest back-off of a retry policy and the longest lease after it. A scheduled run may be over
-sooner, so that ids stay in doubt over restarts until some run has drained the subscription.
+DOUBT_SECONDS are the longest back-off of a retry policy and the longest lease after it. Ids stay in doubt over restarts
+until some run has drained the subscription.
 
-After an outage there may be millions of ids, and each batch looks up thousands. So they are runs, as in a
-log-structured merge tree: immutable, sorted, one minute each, and a new run is merged with the one before it unless
-that is twice as long. A run is one file in the staging area, which tasks read and a restart finds. The file says until
-when in wall time, and the last batch: in a checkpoint that was put back to before that batch its ids are rows again.
+There may be millions of ids, and each batch looks up thousands. So they are runs, as in a log-structured merge tree:
+immutable, sorted, one minute each, and a new run is merged with the one before it unless that is twice as long. A run
+is one file in the staging area, which tasks read and a restart finds. The file says until when in wall time, and the
+last batch: in a checkpoint that was put back to before that batch its ids are rows again.
 
 Pure. `now` is seconds on the driver's lease clock.
 
@@ -103,9 +103,7 @@ class InDoubt:
         return any(run.until <= now for run in self.runs)
 
     def drained(self, now: float) -> None:
-        """Record that the subscription has nothing to deliver: acks of messages that could have been redelivered were
-        accepted.
-        """
+        """Record that the subscription has nothing to deliver, so that acks which are due are accepted."""
         self.runs = [run for run in self.runs if run.until > now]
 
     def compact(self, now: float) -> int:

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 def write_in_doubt(run: Run, planned: Iterable[IdRun] = ()) -> None:
     """Write the runs that have no file yet, and delete the files of runs that are no more.
 
-    planned: runs that a batch is planned to read, also if they were merged or compacted meanwhile.
+    planned: runs that a batch will read, also if they were merged or compacted meanwhile.
     """
     with run.changed:
         in_doubt = run.ledger.in_doubt
@@ -47,8 +47,8 @@ def read_in_doubt(staging: Staging, start: int, topic: str | None, wall: float, 
     """Return the ids in doubt of earlier runs. Delete the files whose ids are not in doubt any more.
 
     start: the batch of the checkpoint. Ids of later batches were committed in a checkpoint that was put back. topic: of
-    the subscription, if it is known: message ids are unique within a topic. wall, now: the same moment in seconds since
-    the epoch and on the lease clock.
+    the subscription, if it is known, because message ids are unique within a topic. wall, now: the same moment in
+    seconds since the epoch and on the lease clock.
     """
     in_doubt = InDoubt(f"{IN_DOUBT}/{staging.epoch}-")
     for path in staging.files(f"{IN_DOUBT}/"):

@@ -1,8 +1,7 @@
 """The thread that extends leases: of buffered messages, and of staged parts that are not settled.
 
-Once a second it takes the leases that are due by the ledger. Ack ids in memory are extended by this thread, which never
-asks the store. Everything else is read and extended by short-lived reader threads, so that a store that does not answer
-delays only the leases that have to be read:
+Once a second it takes the leases that are due by the ledger. It never asks the store. Short-lived reader threads do, so
+that a store that does not answer delays only the leases that have to be read:
 
     lease due, ack ids in memory      -> this thread extends
     lease due, not in memory          -> a reader reads the receipts, extends, and keeps the ack ids if there is room
@@ -91,7 +90,6 @@ class LeaseExtender:
             return self._run.ledger.take_extension(self._run.now(), in_memory)
 
     def _take_reading(self) -> Callable[[], None] | None:
-        """Return the next work for a reader: a batch to list, or a part whose receipts are to be read."""
         if self._stopping:
             return None
         with self._run.changed:
@@ -129,7 +127,7 @@ class LeaseExtender:
                 self._run.ledger.keep(part, [pa.concat_arrays([ids]) for ids in read])
 
     def _ids_read(self, part: Part, read: list[pa.Array]) -> Iterator[pa.Array]:
-        """Yield the ack ids of a part, section by section. Collect them in `read` unless they are too many."""
+        """Yield the ack ids of a part. Collect them in `read` unless they are too many."""
         size = 0
         for receipts in self._run.staging.receipts(part.batch, part.number, part.length):
             ids = receipts.column("ack_id")

@@ -11,18 +11,17 @@ table TRANSITIONS alone, and only a part in SENDING has its ack ids sent:
     SETTLED     every ack was accepted, or its id is in doubt               deletable with all batches before it
     DELETING    a thread deletes its file                                   afterwards the ledger forgets it
 
-`commit` is the only way to COMMITTED, and nothing but `latestOffset(start)` calls it. It fixes the parts of its batch:
-a file that a late task stages afterwards was never a row, has no state, and is not acknowledged by this run. That
-happens if `foreachBatch` has not read all partitions.
+`commit` is the only way to COMMITTED. It is called for the batches up to the `start` of `latestOffset`, or of a
+restart. It fixes the parts of its batch: a file that a late task stages afterwards, because `foreachBatch` has not read
+all partitions, was never a row. It has no state, and is not acknowledged by this run.
 
-The other half is that a message never becomes a row twice. Its lease lasts until its ack, as far as Pub/Sub lets us. If
-a lease may have ended before the ack was accepted, the id is in doubt (`in_doubt`), and a redelivery is no row but is
-acknowledged at once. Ids of uncommitted batches are never in doubt: their redeliveries wait until the batch is
-committed, or are rows if its files are gone. `deadline` says until when a task cannot meet a redelivery of any
-message that its plan does not exclude. A task that pulls longer looks into the staging area itself.
+A message never becomes a row twice, because its lease lasts until its ack. If a lease may have ended before the ack was
+accepted, the id is in doubt (`in_doubt`), and a redelivery is no row but is acknowledged at once. Redeliveries of an
+uncommitted batch wait until it is committed, or are rows if its files are gone. Until `deadline` a task can meet no
+redelivery that its plan does not exclude. A task that pulls longer looks into the staging area itself.
 
-Batches are settled in any order and deleted in theirs, so that one number, the last deleted batch, tells a restart
-which batches to acknowledge.
+Batches are settled in any order and deleted in theirs, so that the last deleted batch tells a restart which batches to
+acknowledge.
 
 Pure: no file, socket, thread, lock or clock. `now` is seconds on the driver's lease clock. A crash forgets the ledger.
 `start` makes a new one from the staging area, with every lease ended.
@@ -114,7 +113,7 @@ class Part:
         return self.footer is not None and self.footer.has_keys
 
     def left(self, ack_ids: Iterable[pa.Array]) -> Iterator[pa.Array]:
-        """Yield the ids without an answer. ack_ids: those of the part. Only so far taken as they are needed."""
+        """Yield the ids without an answer. ack_ids: those of the part, taken as they are needed."""
         skip, unanswered = self.taken, self.unanswered
         yield from unanswered
         for ids in ack_ids:
@@ -129,7 +128,7 @@ class Part:
 
 @dataclass
 class Batch:
-    """A planned batch. lease: of messages that its tasks pull, at its earliest. reads: files that its tasks read."""
+    """A planned batch. lease: the earliest of messages that its tasks pull. reads: files that its tasks read."""
 
     planned: float
     lease: Lease
@@ -209,7 +208,7 @@ class AckLedger:
             part.refused.append(refused)
 
     def pause(self, part: Part, until: float) -> None:
-        """Record that the rest of the acks is due at a time."""
+        """Record when the rest of the acks is due."""
         part.send_at = until
         part.apply(Event.PAUSE)
 
@@ -220,7 +219,7 @@ class AckLedger:
         self.leased_until = max(self.leased_until, part.lease.end)
 
     def settle(self, part: Part) -> None:
-        """Record that all acks of a part were answered, and that ids whose ack may be lost are in doubt."""
+        """Record that all acks of a part were answered, or are in doubt."""
         part.ack_ids = None
         part.apply(Event.SETTLE)
 
@@ -230,7 +229,7 @@ class AckLedger:
         self.redeliveries += redelivered.receipts.num_rows
 
     def redelivered_answered(self, accepted: Digests, lost: Digests, now: float, leased_until: float = 0.0) -> None:
-        """Record the answers to the acks of `take_redelivered`: the ids whose acks were accepted, and the others.
+        """Record the answers to the acks of `take_redelivered`: the ids accepted, and the others.
 
         leased_until: the last end of a lease of the others, which may hold back more messages.
         """
@@ -245,7 +244,7 @@ class AckLedger:
             self.leased_until = max(self.leased_until, now + MAX_BACKOFF_SECONDS)
 
     def extended(self, part: Part, sent: float, answered: float, refused: bool | None) -> None:
-        """Record the answer to an extension of a lease. refused: whether of any message, or None without an answer."""
+        """Record an answered extension of a lease. refused: whether of any message, or None without an answer."""
         part.is_extending = False
         part.extend_at = answered + RETRY_SECONDS
         if refused is not None:
@@ -271,7 +270,7 @@ class AckLedger:
     # What is due
 
     def take_acks(self, now: float) -> Part | None:
-        """Return a part whose acks are to be sent now, which is SENDING then, or None.
+        """Return a part whose acks are to be sent now, in the state SENDING, or None.
 
         With ordering keys batches are acknowledged in their order: see `doubts_others`.
         """
@@ -286,7 +285,7 @@ class AckLedger:
     def doubts_others(self, part: Part) -> bool:
         """Return whether messages of a part may be delivered again because others are.
 
-        Pub/Sub delivers a message of an ordering key again with all later ones of the key, also acknowledged ones:
+        Pub/Sub redelivers a message of an ordering key with all later ones of the key, also acknowledged ones:
         https://cloud.google.com/pubsub/docs/ordering#redelivery
         """
         return part.has_keys and bool(self.in_doubt.runs)
@@ -298,7 +297,7 @@ class AckLedger:
         return taken
 
     def take_extension(self, now: float, in_memory: bool) -> Part | None:
-        """Return a part whose lease is to be extended now. in_memory: one whose ack ids are, or are not, in memory."""
+        """Return a part whose lease is due. in_memory: one whose ack ids are, or are not, in memory."""
         for part in self._all():
             is_due = part.state in _LEASED and part.lease.is_due(now) and part.extend_at <= now
             if is_due and not part.is_extending and (part.ack_ids is not None) is in_memory:
@@ -323,11 +322,11 @@ class AckLedger:
         return [part for part in self.undoubted if part.lease.is_expired(soon) or self.doubts_others(part)]
 
     def is_doubtful(self, part: Part, now: float) -> bool:
-        """Return whether Pub/Sub may have delivered messages of a part again before it accepted their acks."""
+        """Return whether Pub/Sub may have delivered messages of a part again."""
         return part.lease.is_expired(now)
 
     def deletable(self) -> list[int]:
-        """Return the batches whose files may be deleted: the first ones, each settled. They are DELETING then."""
+        """Return the batches whose files may be deleted, the first ones, in the state DELETING."""
         numbers: list[int] = []
         for number, batch in sorted(self._batches.items()):
             if not batch.is_settled:
@@ -379,7 +378,7 @@ class AckLedger:
         return any(part.state is State.PAUSED for part in self._unsettled())
 
     def is_finished(self, most: int, until: float) -> bool:
-        """Return whether at most `most` committed batches are left, or none of their acks is due before `until`."""
+        """Return whether at most `most` committed batches are left, or no ack is due before `until`."""
         is_sending = self._is_redelivery_sent or bool(self._redelivered)
         if len(self.undeleted) <= most and not is_sending:
             return True

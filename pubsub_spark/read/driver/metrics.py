@@ -1,7 +1,6 @@
-"""The metrics of a streaming query: those in `lastProgress`, and the counts of its batches.
+"""The metrics of a streaming query: those in `lastProgress`, and the counts of its batches. Pure.
 
-Pure: values in, values out, and `now` is an argument. The names here are the names of `docs/operations.md`, one for one
-thing: a message is buffered (in the driver stream), then in flight (in a batch that is planned and not committed), then
+A message is buffered (in the driver stream), then in flight (in a batch that is planned and not committed), then
 committed. It is unacked until Pub/Sub has answered its ack.
 """
 
@@ -62,7 +61,7 @@ def health_metrics(health: StreamHealth, now: float) -> dict[str, Any]:
 def unacked_metrics(
     buffered: int, oldest_buffered: float | None, footers: Sequence[Footer], now: float
 ) -> dict[str, Any]:
-    """Return the metrics of messages that are not acknowledged: their number, and the age of the oldest.
+    """Return the number of messages that are not acknowledged, and the age of the oldest.
 
     oldest_buffered: a publish time. footers: of the parts of batches in flight and unacked. now: seconds since the
     epoch.

@@ -1,13 +1,12 @@
 """How a batch is read: by the driver stream alone, or also by tasks, and by how many. Pure.
 
-At low volume a batch is the driver stream's messages alone. Tasks pull once the driver stream has been full, or has run
-at the service's limit of bytes per second. They pull batch after batch until every pull of a batch was idle. One small
-response does not prove an empty backlog, a batch of them does. A full driver stream is no proof of a backlog: its
-messages may be all there are. So the first tasks wait for half a second only, and if they waited in vain for a service
+Tasks pull once the driver stream has been full, or has run at the service's limit of bytes per second. They pull batch
+after batch until every pull of a batch was idle: one small response does not prove an empty backlog. A full driver
+stream is no proof of a backlog, so the first tasks wait for half a second only. If they waited in vain for a service
 that is slow to begin, the next ones wait for `idleTimeout`.
 
 The first pull of a backlog ends after a second. It shows whether the service limits its streams to so many bytes a
-second, and if it does, the next pull has all the streams that it may have.
+second. If it does, the next pull has all the streams that it may have.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Budget:
     bytes: int
 
     def shares(self, partition: PullPartition, tasks: int, driver_part: Footer) -> list[PullPartition]:
-        """Return the budget less the driver's part in equal shares, or None if nothing is left of it.
+        """Return the budget less the driver's part in equal shares, or [] if nothing is left of it.
 
         partition: of the first share, whose limits and number are replaced.
         """
@@ -79,7 +78,7 @@ class Planner:
 
     @property
     def first_wait(self) -> float:
-        """The seconds that the tasks of the next batch wait for their first message, or fewer with `idleTimeout`."""
+        """The seconds that the tasks of the next batch wait for their first message."""
         return math.inf if self.is_backlogged or self.has_waited_in_vain else _FIRST_WAIT_SECONDS
 
     def period(self, is_only: bool) -> float:
@@ -90,8 +89,8 @@ class Planner:
 def next_streams(streams: int, pulls: Sequence[Footer]) -> int:
     """Return the StreamingPulls of each task of the next batch, after a batch with `streams` of them.
 
-    As many as are allowed once the streams of a backlog run at the service's limit. Half as many if a pull was idle,
-    or half of them would do. A stream that is faster than the limit has none (an emulator), and more gain nothing.
+    As many as are allowed once the streams of a backlog run at the service's limit. Half as many if a pull was idle, or
+    half of them would do. A stream that is faster than the limit has none (an emulator), and more gain nothing.
     """
     busy = [pull for pull in pulls if pull.ended != "idle" and pull.pull_seconds > 0]
     if not busy:
@@ -105,10 +104,10 @@ def next_streams(streams: int, pulls: Sequence[Footer]) -> int:
 def is_backlogged(footers: Sequence[Footer], drained_from: float | None = None) -> bool:
     """Return whether the pulls of a batch say that there are more messages.
 
-    footers: in the order of the parts. If there are more than Spark's slots, the last task has begun after others
-    ended: if it found nothing, there was nothing. drained_from: with `availableNow`, the publish time in seconds from
-    which messages are left. After a batch that has nothing older there is no backlog. After one that has, a pull that
-    has caught up is no sign that all came.
+    footers: in the order of the parts. If there are more than Spark's slots, the last task began after others ended: if
+    it found nothing, there was nothing. drained_from: with `availableNow`, the publish time in seconds of the first
+    message that is left. A batch with nothing older ends the backlog. After one that has, a pull that has caught up is
+    no sign that all came.
     """
     if footers and footers[-1].is_empty and len(footers) > (footers[-1].task_slots or len(footers)):
         return False

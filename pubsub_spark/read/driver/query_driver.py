@@ -4,11 +4,9 @@
                             `triggers` says whether a batch n+1 is planned, whose end is the answer, or not: start
     partitions(start, end)  planned here -> `batches.new_batch`, staged by an earlier run -> `batches.replayed_batch`
 
-`latest_offset(start)` is the commit signal: Spark calls it with the end of batch n once n is in the commit log, on
-every trigger, idle or not, and first thing on restart. Spark 4.0 and 4.1 pass no start. There the committed offset is
-the end of the last batch that Spark asked partitions for. Their restart begins with `partitions(end, end)` of the last
-batch in the offset log, which may or may not be committed: it is if `latest_offset` is called next, and is not if
-`partitions` is called with that batch.
+Spark 4.0 and 4.1 pass no start. There the committed offset is the end of the last batch that Spark asked partitions
+for. Their restart begins with `partitions(end, end)` of the last batch in the offset log. That batch is committed if
+`latest_offset` is called next, and is not if `partitions` is called with it.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ class Offsets:
 
 
 class QueryDriver:
-    """One streaming query on the driver. tasks: that pull at the same time, until a task has told how many run."""
+    """One streaming query on the driver. tasks: that pull at the same time, until a task has reported the slots."""
 
     def __init__(
         self,
@@ -72,7 +70,7 @@ class QueryDriver:
         self._has_failed = False  # whether the last `latest_offset` raised an error
 
     def initial_offset(self) -> Offset:
-        """Return the offset of a new checkpoint. The same in each call."""
+        """Return the offset of a new checkpoint, the same in each call."""
         self._offsets.initial = self._offsets.initial or Offset.start(self.options.subscription)
         return self._offsets.initial
 
@@ -103,7 +101,7 @@ class QueryDriver:
         return end
 
     def partitions(self, start: Offset, end: Offset) -> list[Partition]:
-        """Return the partitions of the batch after `start` up to `end`. The same in each call."""
+        """Return the partitions of the batch after `start` up to `end`, the same in each call."""
         last = self._offsets.last_end
         if last is None or end.batch > last.batch:  # not if an old batch is evaluated again
             self._offsets.last_end = end

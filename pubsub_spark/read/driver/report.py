@@ -1,8 +1,7 @@
 """The metrics of a run as a file for Prometheus: one per subscription, in `metricsLocation`.
 
-node_exporter's textfile collector reads such a file, or any agent that scrapes text. Counters continue over the runs of
-a query: a run reads the file of the last one and adds to it. Without the option nothing is written. A file that cannot
-be written is a WARNING, never a failed or delayed query.
+Counters continue over the runs of a query: a run reads the file of the last one and adds to it. A file that cannot be
+written is a WARNING, never a failed or delayed query.
 
 Format: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 """
@@ -36,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class Report:
-    """The file of one run. store: of `metricsLocation`, None without it."""
+    """The file of one run. store: of `metricsLocation`, or None, which writes nothing."""
 
     def __init__(self, store: Store | None, subscription: str) -> None:
         self._store = store
@@ -46,7 +45,7 @@ class Report:
         self._has_failed = False
 
     def write(self, metrics: Mapping[str, Any], now: float) -> None:
-        """Replace the file. metrics: those of `lastProgress`. Now: seconds since the epoch."""
+        """Replace the file. metrics: those of `lastProgress`. now: seconds since the epoch."""
         if self._store is None:
             return
         try:

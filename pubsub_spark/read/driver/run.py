@@ -18,10 +18,10 @@ from .report import NO_REPORT, Report
 class Run:
     """One run of a query, from its first call to `close`.
 
-    changed: a Condition, held around each use of `ledger` and never while anything waits. Notified when acks are due
-    or answered. staged: batches that earlier runs have staged. leased_until: seconds since the epoch until when an
-    earlier run that was killed may hold leases. topic: of the subscription, if it is known.
-    reader_schema, reader: the schema that batches are decoded with, and its name in the staging area.
+    changed: a Condition, held around each use of `ledger` and never while anything waits. Notified when acks are due or
+    answered. staged: batches that earlier runs have staged. leased_until: seconds since the epoch until when a killed
+    run may hold leases. topic: of the subscription, if it is known. reader_schema, reader: the schema that batches are
+    decoded with, and its name in the staging area.
     """
 
     connection: Connection
@@ -38,7 +38,7 @@ class Run:
     report: Report = NO_REPORT
 
     def now(self) -> float:
-        """Return the seconds on the lease clock, which the ledger is asked with."""
+        """Return the seconds on the lease clock, which the ledger uses."""
         return self.runtime.boottime()
 
     @property

@@ -49,10 +49,9 @@ class Start:
     metrics_store: Store | None = None
 
     def run(self, start: Offset, is_replay: bool) -> Run:
-        """Return a new run after the batch `start`.
+        """Return a new run after the batch `start`. is_replay: whether Spark asks for the next batch again.
 
-        is_replay: whether Spark asks for the batch after `start` again. Raises ResourceError, StagingError or
-        ServiceError if the subscription or the staging area cannot be used.
+        Raises ResourceError, StagingError or ServiceError if the subscription or the staging area cannot be used.
         """
         keep_freed_memory()
         options, runtime = self.options, self.runtime
@@ -126,7 +125,6 @@ class Start:
         _log.warning("%s. It is replayed without rows, and its messages will be delivered again", replay)
 
     def _ledger(self, staging: Staging, committed: int, last_deleted: int, topic: str | None) -> AckLedger:
-        """Return the ledger of the parts that earlier runs have staged and Spark has committed."""
         now, wall = self.runtime.boottime(), self.runtime.wall()
         in_doubt = read_in_doubt(staging, committed, topic, wall, now)
         ledger = AckLedger(pull_lease_seconds(self.options.max_fetch_period), in_doubt)
@@ -141,7 +139,7 @@ class Start:
 
 
 def check_not_behind(options: ReadOptions, batch: int, staging: Staging) -> int:
-    """Return the last deleted batch. If it is after `batch`, where the checkpoint is, that loss is reported."""
+    """Return the last deleted batch. If it is after `batch`, where the checkpoint is, report the loss."""
     last_deleted = staging.last_acknowledged()
     if batch < last_deleted:
         report_loss(
@@ -153,7 +151,7 @@ def check_not_behind(options: ReadOptions, batch: int, staging: Staging) -> int:
 
 
 def report_loss(options: ReadOptions, loss: str) -> None:
-    """Raise StagingError for batches that Spark asks for and that are deleted. Log it with `failOnDataLoss=false`."""
+    """Raise StagingError for a loss, or log it with `failOnDataLoss=false`."""
     if options.fail_on_data_loss:
         raise StagingError(
             f"{loss}, so its rows cannot be delivered again. Start a new checkpoint location, or set "

@@ -1,7 +1,7 @@
 """The checks and changes of a subscription before the first pull: get it, create it if asked to, seek it once.
 
-Runs on the driver. A caller that may pull but not get the subscription (`roles/pubsub.subscriber` alone) can read it:
-errors then come from the stream itself.
+A caller that may pull but not get the subscription (`roles/pubsub.subscriber` alone) can read it: errors then come from
+the stream.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ _NOT_PULLED: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> str | None:
-    """Check that the subscription can be pulled. On the first start of a checkpoint create and seek it as the options
-    ask.
+    """Check that the subscription can be pulled. At the first start of a checkpoint create and seek it.
 
-    Returns the topic of the subscription, or None if the caller may not look at it. Raises ResourceError when it does
-    not exist and no `topicId` says on which topic to create it, when it is of a kind that cannot be pulled, or when a
-    permission or the dead-letter topic is missing.
+    Returns its topic, or None if the caller may not look at it. Raises ResourceError if it does not exist and no
+    `topicId` says where to create it, if it is of a kind that cannot be pulled, or if a permission or the dead-letter
+    topic is missing.
     """
     if options.dead_letter is not None:  # before anything is created
         with suppress(ForbiddenError):  # who may publish need not be allowed to look
@@ -66,7 +65,7 @@ def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> str | None:
 
 
 def check_offset(options: ReadOptions, offset: Offset) -> None:
-    """Raise OptionsError when the offset of a checkpoint is of another subscription."""
+    """Raise OptionsError if the offset of a checkpoint is of another subscription."""
     if offset.subscription not in (None, options.subscription):
         raise OptionsError(
             [
@@ -78,10 +77,7 @@ def check_offset(options: ReadOptions, offset: Offset) -> None:
 
 
 def _check_topic(existing: types.Subscription, options: ReadOptions) -> None:
-    """Raise OptionsError unless the subscription is one of `topicId`.
-
-    The backlog of a subscription whose topic was deleted can be read, but its topic is unknown.
-    """
+    """Raise OptionsError unless the subscription is one of `topicId`, or its topic was deleted."""
     if options.topic in (None, existing.topic):
         return
     if existing.topic == names.DELETED_TOPIC:
@@ -96,7 +92,7 @@ def _check_topic(existing: types.Subscription, options: ReadOptions) -> None:
 
 
 def _warn_of_other_settings(existing: types.Subscription, wanted: types.Subscription) -> None:
-    """Log the options for a subscription to be created that differ from the existing one, which is not changed."""
+    """Log the options for a new subscription that differ from the existing one, which is not changed."""
     from google.pubsub_v1 import types
 
     current = types.Subscription.pb(existing)
@@ -115,7 +111,6 @@ def _warn_of_other_settings(existing: types.Subscription, wanted: types.Subscrip
 
 
 def _check_permissions(admin: Admin, options: ReadOptions) -> None:
-    """Raise ForbiddenError unless the caller has the permissions that the options need."""
     admin.check_permission("pull from", "subscriptions", options.subscription, "pubsub.subscriptions.consume")
     if options.delete_subscription_on_stream_stop:
         admin.check_permission("delete", "subscriptions", options.subscription, "pubsub.subscriptions.delete")
@@ -145,7 +140,6 @@ def refuse_unless_pulled(subscription: types.Subscription) -> None:
 
 
 def _wanted(options: ReadOptions, topic: str) -> types.Subscription:
-    """Return the subscription that the options ask to create on `topic` (a full name)."""
     from google.pubsub_v1 import types
 
     return types.Subscription(

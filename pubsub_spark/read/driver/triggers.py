@@ -4,8 +4,6 @@
     availableNow     plan as long as there are messages from before the query started. End once `idleTimeout` has passed
                      on a healthy connection since the last message on any stream
     once             as availableNow, but the only batch waits until no more messages come
-
-`Triggers` is asked again and again what to do next, with a view of the driver stream. It never waits itself.
 """
 
 from __future__ import annotations
