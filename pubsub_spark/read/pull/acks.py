@@ -1,20 +1,15 @@
 """Acknowledge and ModifyAckDeadline for any number of ack ids: Arrow columns to requests, many of them in flight.
 
-Requests hold at most MAX_IDS ids and MAX_BYTES bytes. They are slices of the Arrow column of ack ids, which Arrow turns
-into the entries of a protobuf message. Retryable codes are tried again until a deadline. On a subscription with
-exactly-once delivery the service names the ids that failed (google.rpc.ErrorInfo): transient failures are sent again,
-permanent ones are refused.
+Retryable codes are tried again until a deadline. On a subscription with exactly-once delivery the service names the ids
+that failed (google.rpc.ErrorInfo): transient failures are sent again, permanent ones are refused. A failed ack is never
+an error here: the ids that the service did not accept are the result.
 
-As much is in flight as the link carries (`Window`): two small requests at first, larger and more ones as long as full
-ones are answered within seconds, smaller and fewer after slow answers and timeouts. So a slow uplink only slows down.
-Requests of a fixed size and number would time out together, again and again.
-
-A failed ack is never an error here: the ids that the service did not accept are the result, and the caller decides what
-happens to them.
+As much is in flight as the link carries (`Window`). Requests of a fixed size and number would time out together on a
+slow uplink, again and again.
 
 Limits: https://cloud.google.com/pubsub/quotas#resource_limits (512 KiB a request). Google's client for Node sends 3000
-ids. A request costs gRPC 0.1 ms whatever it holds: 2600 ids instead of 1000 take 0.22 us of the processor, not 0.36.
-Failures: https://cloud.google.com/pubsub/docs/exactly-once-delivery#handle_failures
+ids. A request costs gRPC 0.1 ms whatever it holds. Failures:
+https://cloud.google.com/pubsub/docs/exactly-once-delivery#handle_failures
 """
 
 from __future__ import annotations
@@ -51,13 +46,17 @@ Pauses = Callable[[], Iterator[float]]
 
 @dataclass
 class Window:
-    """The requests that may be in flight, passed from one sender to the next: `requests` of `bytes` each."""
+    """The requests that may be in flight, passed from one sender to the next: `requests` of `bytes` each.
+
+    More and larger ones after full requests that were answered within seconds, fewer and smaller ones after slow
+    answers.
+    """
 
     requests: int = 2
     bytes: int = MIN_BYTES
 
     def answered(self, seconds: float, size: int) -> None:
-        """Record that a request of `size` bytes was answered. A small one does not show that larger ones would be."""
+        """Record the time until a request of `size` bytes was answered."""
         if seconds > _SLOW_SECONDS:
             self._shrink()
         elif seconds < _FAST_SECONDS and 2 * size > self.bytes:
@@ -80,8 +79,8 @@ class Window:
 class FailedIds(NamedTuple):
     """The ack ids that the service did not accept: `refused` for good, `unanswered` until the deadline.
 
-    taken: how many of the caller's ids were sent, in their order. complete: whether that is all of them, which it is
-    unless none were to be taken after some time. (That the caller's iterator has ended does not say so.)
+    taken: how many of the caller's ids were sent, in their order. complete: whether that is all of them. (That the
+    caller's iterator has ended does not say so.)
     """
 
     refused: pa.Array
@@ -103,8 +102,8 @@ def acknowledge(
     """Acknowledge messages. Return the ack ids that the service did not accept.
 
     ack_ids: arrays of strings, taken as they are needed. deadline: the time of `Runtime.monotonic` after which nothing
-    is tried again. take_until: the time after which no more ids are taken, except for a first request. pauses: makes
-    the pauses before a request is sent again. window: of the last call, which this one changes.
+    is tried again. take_until: the time after which no more ids are taken, except for a first request. pauses: before a
+    request is sent again. window: of the last call, which this one changes.
     """
     empty = acknowledge_request(subscription)
     return _Sender(connection.acknowledge, empty, ack_ids, deadline, "acks", take_until, runtime, pauses, window).send()
@@ -117,7 +116,7 @@ def nack(
     deadline: float,
     runtime: Runtime = SYSTEM,
 ) -> FailedIds:
-    """Have the service redeliver messages at once. Return the ack ids that it did not accept. See `acknowledge`."""
+    """Have the service redeliver messages at once. See `acknowledge`."""
     return extend(connection, subscription, ack_ids, 0, deadline, runtime)
 
 
@@ -130,7 +129,7 @@ def extend(
     runtime: Runtime = SYSTEM,
     window: Window | None = None,
 ) -> FailedIds:
-    """Set the leases of messages to `seconds` from now. Return the ack ids that the service did not accept.
+    """Set the leases of messages to `seconds` from now. See `acknowledge`.
 
     After the deadline no more ids are taken: requests without time to be answered would only fill the uplink.
     """
@@ -154,7 +153,7 @@ def extend_request(subscription: str, seconds: int) -> Any:
 
 
 def requests(empty: Any, ack_ids: pa.Array, window: Window) -> Iterator[tuple[bytes, pa.Array]]:
-    """Yield serialized requests with the ids of each, each as large as the window is then. empty: one without ids."""
+    """Yield serialized requests with their ids, each as large as the window is then. empty: one without ids."""
     if not len(ack_ids):
         return
     start = empty.SerializeToString()
@@ -178,8 +177,6 @@ def _entries(ack_ids: pa.Array, kind: type[Any]) -> pa.Array:
 
 
 class _Request(NamedTuple):
-    """A serialized request, its ids, and when it is sent again."""
-
     serialized: bytes
     ids: pa.Array
     retries: Retries
@@ -220,7 +217,6 @@ class _Sender:
         self._denied, self._reason = 0, ""
 
     def send(self) -> FailedIds:
-        """Send all ids. Return those that the service did not accept."""
         subscription = self.empty.subscription
         while True:
             now = self.runtime.monotonic()
@@ -238,7 +234,6 @@ class _Sender:
         return FailedIds(_joined(self._refused), _joined(self._unanswered), self._taken, self._complete)
 
     def _next(self, now: float) -> list[_Request]:
-        """Return the requests to send now: those whose pause is over, and new ones as long as more may be in flight."""
         due = [request for at, request in self._retries if at <= now]
         self._retries = [(at, request) for at, request in self._retries if at > now]
         if now < self.take_until or not self._taken:

@@ -1,12 +1,10 @@
 """The driver's own StreamingPull: its buffered messages say that there is a batch to plan now.
 
-It is kept open with small limits. Its messages become part 0 of the next batch. They are staged then, and until then
-their leases are extended through `due` and `record_extension`. Redeliveries of committed messages are removed before
-that, with `drop`. Messages whose lease has ended are no rows: a task may have been sent them meanwhile. They are
-returned (`take_expired`), and Pub/Sub delivers them again.
+It is kept open with small limits. Its messages become part 0 of the next batch, without redeliveries of committed
+messages (`drop`). Messages whose lease has ended are no rows, because a task may have been sent them meanwhile. They
+are nacked (`take_expired`).
 
-Runs on the driver and is used by several threads. Every method takes the lock. Only `poll` waits, and then holds
-another lock, of polls alone.
+Used by several threads. Every method takes the lock. Only `poll` waits, and then holds another lock, of polls alone.
 """
 
 from __future__ import annotations
@@ -115,14 +113,13 @@ class DriverStream:
         return deque((poll.received.messages.num_rows, size(poll.received.messages)) for poll in self._buffer)
 
     def _reaches(self, share: float, outstanding: deque[tuple[int, int]]) -> bool:
-        """Return whether so many messages and bytes are such a share of a limit, or more."""
         messages = sum(count for count, _ in outstanding)
         volume = sum(volume for _, volume in outstanding)
         return messages >= share * self.settings.max_messages or volume >= share * self.settings.max_bytes
 
     @property
     def health(self) -> StreamHealth:
-        """Whether the stream is connected, and since when it is not."""
+        """The health of the stream."""
         return self._stream.health
 
     @property
@@ -149,7 +146,7 @@ class DriverStream:
             )
 
     def log_outage(self) -> None:
-        """Write a WARNING when an outage has lasted for WARN_AFTER_SECONDS, and another when it is over."""
+        """Log the beginning of an outage (after WARN_AFTER_SECONDS) and its end."""
         match self.health.changed(self.runtime.monotonic()):
             case "lost", seconds:
                 _log.warning(
@@ -170,7 +167,7 @@ class DriverStream:
 
     @property
     def oldest_arrival(self) -> float | None:
-        """The time on the clock when the oldest buffered message arrived."""
+        """The time on the lease clock when the oldest buffered message arrived."""
         with self._lock:
             return self._buffer[0].arrival if self._buffer else None
 
@@ -235,9 +232,9 @@ class DriverStream:
         self._buffer = [poll for poll in self._buffer if not poll.lease.is_expired(now)]
 
     def drop(self, is_unwanted: Callable[[pa.Array], np.ndarray[Any, np.dtype[np.bool_]]]) -> list[Redelivered]:
-        """Remove the buffered messages that are unwanted. Return them, to be acknowledged at once.
+        """Remove and return the buffered messages that are unwanted, to be acknowledged at once: `record_acks`.
 
-        is_unwanted: returns a mask of an array of message ids. The caller reports the acks with `record_acks`.
+        is_unwanted: returns a mask of an array of message ids.
         """
         dropped: list[Redelivered] = []
         with self._lock:
@@ -270,7 +267,7 @@ class DriverStream:
             return [poll.received.receipts for poll in self._buffer if poll.lease.is_due(now)]
 
     def record_extension(self, sent: float, answered: float, refused: bool = False) -> None:
-        """Record the answer to an extension of the leases that were due at `sent`. See `Lease.extended`."""
+        """Record the answer to an extension of the leases that were due at `sent`."""
         with self._lock:
             self._buffer = [
                 replace(poll, lease=poll.lease.extended(sent, answered, refused)) if poll.lease.is_due(sent) else poll

@@ -1,14 +1,10 @@
 """The health of a StreamingPull: whether it is connected, the beginning of an outage, and the last error.
 
-Pure: no socket and no clock, `now` is always an argument, in seconds of `Runtime.monotonic`. `StreamingPull` records
-what happens to its streams. Everyone else asks:
-
-    idle_seconds      of a connected stream without messages. An outage is never idle time (`availableNow`)
-    failing_seconds   without a connection (WARNING, `connectTimeout`, `failAfter`)
-    changed           to be logged now, once at the beginning of an outage and once at its end
+Pure: `now` is always an argument, in seconds of `Runtime.monotonic`.
 
 A stream is connected when the service has answered on it: with its headers, a response, or the answer to a probe. One
-that the service ends at once is not the end of an outage: that takes a response, or STEADY_SECONDS of connection.
+that the service ends at once is not the end of an outage: that takes a response, or STEADY_SECONDS of connection. An
+outage is never idle time.
 """
 
 from __future__ import annotations
@@ -81,14 +77,14 @@ class StreamHealth:
         self.credential_failures = before + 1 if is_credential_failure else 0
 
     def rested(self) -> None:
-        """Record that no stream is wanted now, because there is no room for its messages: that is no outage."""
+        """Record that no stream is wanted now, because there is no room for its messages. That is no outage."""
         self.connected, self._idle_since = False, None
         self.failing_since = None
 
     def idle_seconds(self, now: float) -> float:
         """Return the seconds since the last response, or the first connection after an outage. 0 if not connected.
 
-        A silent stream that is opened again does not restart them, once the new one is steady: else a longer idle time
+        A silent stream that is opened again does not restart them, once it is steady. Otherwise an idle time longer
         than `max_silence` would never be over.
         """
         if not self.connected or self._idle_since is None:
@@ -109,7 +105,7 @@ class StreamHealth:
         return self.credential_failures >= MAX_CREDENTIAL_FAILURES
 
     def changed(self, now: float) -> tuple[Literal["lost", "recovered"], float] | None:
-        """Return a change that the user must be told, once, with the seconds that the outage has lasted. Or None."""
+        """Return once the beginning or the end of an outage, to be logged, with the seconds that it has lasted."""
         failing = self.failing_seconds(now)
         if self._lost_at is None and failing >= WARN_AFTER_SECONDS:
             self._lost_at = now - failing

@@ -45,12 +45,12 @@ class Lease:
         return self.expired or now >= self.end
 
     def extended(self, sent: float, answered: float, refused: bool) -> Lease:
-        """Return the lease after an extension, sent and answered at these times. It is expired if it was refused."""
+        """Return the lease after an extension, sent and answered at these times."""
         return Lease(sent, LEASE_SECONDS, expired=refused or self.is_expired(answered))
 
 
 class Redelivered(NamedTuple):
-    """The lease and the receipts of messages that were delivered again, and whether messages had ordering keys."""
+    """Messages that were delivered again. has_keys: whether any has an ordering key."""
 
     lease: Lease
     receipts: pa.RecordBatch
@@ -62,7 +62,7 @@ class Arrivals:
     """The looks for new messages. A message may have been leased since the previous look.
 
     After a standstill sockets may hold messages that were sent long ago, and a first look may come before gRPC has read
-    them. So messages that arrive within STANDSTILL_SECONDS after a standstill may have been leased since its beginning.
+    them. So messages that arrive within STANDSTILL_SECONDS after it may have been leased since its beginning.
     """
 
     last: float
@@ -82,5 +82,5 @@ class Arrivals:
 
 
 def pull_lease_seconds(max_fetch_period: float) -> int:
-    """Return the lease of a task's stream: twice as long as a pull may take, and half a minute for staging it."""
+    """Return the lease of a task's stream: twice as long as a pull may take, and half a minute for staging."""
     return int(max(STREAM_LEASE_SECONDS, 2 * max_fetch_period + 30))

@@ -2,14 +2,10 @@
 arrives.
 
 A pull has caught up when all messages of the last `caught_up` seconds were published after it began. At a steady rate
-that the query keeps up with, it would otherwise continue to the end of its period, and every message would wait for
-that. Service and machine each have a clock: if this one is slow, a pull ends earlier, and the next one pulls the rest.
+it would otherwise continue to the end of its period, and every message would wait for that.
 
-The pull then half-closes the stream and takes the messages that are still arriving, also if its share is full: the
-service counts the bytes of messages, the pull those of responses. Otherwise messages that the service has already sent
-would be leased for nothing and count as failed deliveries.
-
-A pull of several streams is one pull: its limits and its end are those of all of them together.
+The pull then half-closes the stream and takes the messages that are still arriving. Otherwise messages that the service
+has already sent would be leased for nothing and count as failed deliveries.
 """
 
 from __future__ import annotations
@@ -35,9 +31,9 @@ class PullResult:
     """Why a pull ended: `full`, `caughtUp`, `period` or `idle`.
 
     bytes: of all responses. seconds: from the start of the pull to its last response. arrived: when that was, in
-    seconds since the epoch. 0 without one. failure: the final error, if messages had arrived before it. A task stages
-    those, and the driver stream fails the query. leased: the earliest time of `Runtime.boottime` at which the first
-    message may have been delivered, or None without a message.
+    seconds since the epoch, or 0. failure: the final error, if messages had arrived before it. A task stages those, and
+    the driver stream fails the query. leased: the earliest time of `Runtime.boottime` at which the first message may
+    have been delivered, or None without a message.
     """
 
     ended: str
@@ -52,10 +48,10 @@ class PullResult:
 class Pull:
     """A pull until a limit of `settings` is reached, `period` seconds are over, or no message came for `idle` seconds.
 
-    After its first message a pull ends earlier: `idle_after_messages` after the last, or when it has caught up.
+    After its first message it ends earlier: `idle_after_messages` after the last, or when it has caught up.
 
-    take: called with the messages as they arrive, in their order. Returns those of them that count for the limits: a
-    redelivery that the caller drops does not. streams: how many streams share the limits.
+    take: called with the messages as they arrive. Returns those of them that count for the limits. streams: how many
+    streams share the limits.
     """
 
     connection: Connection
@@ -160,7 +156,6 @@ class Pull:
         return True
 
     def _reason_to_end(self, now: float, is_quiet: bool) -> str | None:
-        """Return why the pull ends now, as in PullResult, or None. is_quiet: no message arrived while it waited."""
         if self._kept_count >= self.settings.max_messages or self._kept_bytes >= self.settings.max_bytes:
             return "full"
         has_caught_up = self._new_since is not None and now >= self._new_since + self.times.caught_up
@@ -173,7 +168,6 @@ class Pull:
         return "caughtUp" if has_caught_up else "idle"
 
     def _pause(self, now: float) -> float:
-        """Return the seconds to wait for the next response, before the pull is checked again."""
         pause = min(self.idle, self.times.idle_after_messages) if self._count else self.idle
         if self._stream.has_full_stream():  # a service need not cut a response to fit into the rest of a share
             pause = min(pause, self.times.rest)

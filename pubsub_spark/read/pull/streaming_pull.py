@@ -1,18 +1,15 @@
 """StreamingPull that is kept open: it reopens by itself, and returns the bytes of responses.
 
-The service sends at most 10 MB/s on a stream, so that a task which could take more needs several. Each has a share of
-the flow control limits. Their responses are taken in the order of arrival, and those of one stream in its own. On a
-subscription with message ordering the service sends a key to one stream at a time, so that its order is kept.
+The service sends at most 10 MB/s on a stream, so a task may need several. Each has a share of the flow control limits.
+On a subscription with message ordering the service sends a key to one stream at a time.
 
 Retryable codes reopen a stream silently, with backoff and the same `client_id`, so that the service carries its state
-over. So does UNAUTHENTICATED, a few times: a stream may outlive its token. Any other code is raised to the caller of
-`take`. A stream without responses may be idle or dead, and only a new one can tell: after `max_silence` it is opened
-again, but not while there is no room for its messages. The service counts outstanding messages for each stream, so a
-batch of an hour would fill the driver's memory, one stream after the other. An empty request every `heartbeat` tells
-the service that the client lives, as Google's clients do.
+over. So does UNAUTHENTICATED, a few times: a stream may outlive its token. Any other code is raised by `take`. A stream
+without responses may be dead, so after `max_silence` it is opened again, but not while there is no room: the service
+counts outstanding messages for each stream.
 
-Runs in tasks and on the driver, after the fork. Each stream has one thread, which ends with `close`. gRPC reads the
-requests in a thread of its own, which also sends heartbeats and probes.
+Runs after the fork. Each stream has one thread, which ends with `close`. gRPC reads the requests in a thread of its
+own, which also sends heartbeats and probes.
 """
 
 from __future__ import annotations
@@ -60,7 +57,7 @@ DEFAULT_TIMES = PullTimes()
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """The first request of a stream: subscription and client, flow control, the lease of its messages."""
+    """The first request of a stream."""
 
     subscription: str
     client_id: str
@@ -69,7 +66,7 @@ class StreamSettings:
     max_bytes: int
 
     def request(self, taken_messages: int = 0, taken_bytes: int = 0) -> bytes:
-        """Return the first StreamingPullRequest. Earlier streams of the same pull have used up part of its limits."""
+        """Return the first StreamingPullRequest, less what earlier streams of the same pull have used up."""
         from google.pubsub_v1.types import StreamingPullRequest
 
         message = StreamingPullRequest.pb()(
@@ -85,9 +82,8 @@ class StreamSettings:
 class StreamingPull:
     """`count` streams with equal shares of the limits of `settings`, kept open until `close`.
 
-    taken: returns the messages and bytes that were taken so far, which limit a stream that is opened again: its share
-    of the bytes tells its share of the messages. Without it, each stream has the limits of the first. has_room: whether
-    a stream that has ended may be opened again now.
+    taken: returns the messages and bytes that were taken so far, which limit a stream that is opened again. Without it,
+    each stream has the limits of the first. has_room: whether a stream that has ended may be opened again now.
     """
 
     def __init__(
@@ -139,7 +135,7 @@ class StreamingPull:
         return taken
 
     def has_full_stream(self) -> bool:
-        """Return whether one of the streams has used up its share of the messages or bytes, as far as that is known."""
+        """Return whether one of the streams has used up its share, as far as that is known."""
         taken = [(stream.settings, *self._taken_of(stream)) for stream in self.streams]
         return any(
             messages >= _NEARLY * share.max_messages or volume >= _NEARLY * share.max_bytes
@@ -157,7 +153,7 @@ class StreamingPull:
             stream.half_close()
 
     def close(self) -> list[bytes]:
-        """End the streams and their threads. Return the responses that had arrived and were not taken."""
+        """End the streams and their threads. Return the responses that were not taken."""
         for stream in self.streams:
             stream.cancel()
         for stream in self.streams:
@@ -168,7 +164,7 @@ class StreamingPull:
         return stream.settings.request(*self._taken_of(stream))
 
     def _taken_of(self, stream: Stream) -> tuple[int, int]:
-        """Return the messages and bytes that were taken of one stream."""
+        """Return the messages and bytes taken of one stream. Its share of the bytes tells that of the messages."""
         if self._taken is None:
             return 0, 0
         messages, total = self._taken()
@@ -188,8 +184,7 @@ def _share(settings: StreamSettings, index: int, count: int) -> StreamSettings:
 class Stream:
     """One stream of a StreamingPull, with its thread. It reopens until `cancel`.
 
-    responses: the queue of its responses. first_request: makes the first request of each stream. health: of the streams
-    so far, in times of `Runtime.monotonic`. received_bytes: of all responses. failure: the error that ended the stream.
+    responses: the queue of its responses. received_bytes: of all of them. failure: the error that ended the stream.
     """
 
     connection: Connection
@@ -213,10 +208,7 @@ class Stream:
         self.thread = self.runtime.start(self._run, f"pull {self.settings.client_id}")
 
     def probe(self) -> bool:
-        """Return whether the service answers another call while the stream is open. Recorded in `health`.
-
-        The call changes no lease. Any answer counts, also an error.
-        """
+        """Return whether the service answers another call while the stream is open. Recorded in `health`."""
         began, call = self.runtime.monotonic(), self._call
         error = self.error_of_call()
         if error is not None:
@@ -239,7 +231,7 @@ class Stream:
         return None
 
     def half_close(self) -> None:
-        """Tell the service to send no more. Messages that it has sent still arrive."""
+        """See `StreamingPull.half_close`."""
         self._half_closed = True
         self._requests.put(None)
 
@@ -336,6 +328,5 @@ class Stream:
 
 
 def _in_words(error: Any) -> str:
-    """Return a status for the log and the metrics, in one line."""
     lines = (error.details() or "").splitlines()
     return f"{error.code().name}: {lines[0]}" if lines else str(error.code().name)

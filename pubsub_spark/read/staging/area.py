@@ -12,10 +12,8 @@
         <batch>/malformed-<i>-<n>  says that part i has n payloads that could not be decoded
         owners/<epoch>             the run that owns the area, written once (`fencing`)
 
-Nothing in here is acknowledged, so losing it costs duplicates and never a message. Files of other names are left alone.
-A file whose content cannot be read raises DamagedFile.
-
-Runs on the driver and in tasks. A `Staging` is plain values until it is used.
+Losing them costs duplicates and never a message. Files of other names are left alone. A file whose content cannot be
+read raises DamagedFile.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ def given_path(batch: int, part: int) -> str:
 
 @dataclass(frozen=True)
 class Staging:
-    """The staging area of one stream. Picklable and hashable if its store is.
+    """The staging area of one stream, as plain values. Picklable and hashable if its store is.
 
     epoch: of the run that uses the area, 0 for none (`fencing`).
     """
@@ -173,10 +171,9 @@ class Staging:
         return sum(int(path.rpartition("-")[2]) for path in recorded)
 
     def write_token(self) -> None:
-        """Write the token that tells executors that they see the driver's area, or write it again.
+        """Write the driver's token, also again: cleaners of temporary folders remove old files.
 
-        Cleaners of temporary folders remove files that were not written for days. Raises StagingError if the store
-        cannot be written to, or overwrites a file that must not exist.
+        Raises StagingError if the store cannot be written to, or overwrites a file that must not exist.
         """
         self.store.prepare(self.root)
         self._put(TOKEN, b"pubsub_spark")
@@ -195,7 +192,7 @@ class Staging:
             )
 
     def epochs(self) -> list[int]:
-        """Return the epochs of the runs that have owned this area and have files in it, ascending."""
+        """Return the epochs of the runs that have files in `owners/`, ascending."""
         return sorted(int(path.rpartition("/")[2]) for path in self.files(f"{OWNERS}/"))
 
     def last_acknowledged(self) -> int:
@@ -229,7 +226,7 @@ class Staging:
             self.delete(f"{batch}/")
 
     def begin_after(self, batch: int) -> None:
-        """Begin a new area after a batch of another one, whose batches stay if they are."""
+        """Begin a new area after a batch of another one."""
         self.write_token()
         self.delete_acknowledged([], batch)
 
@@ -252,13 +249,10 @@ class Staging:
         self.store.put(self._path(path), content)
 
     def _path(self, path: str) -> str:
-        """Return the path of a file, relative to the location."""
         return f"{self.root}/{path}"
 
     def _parsed(self, path: str, parse: Callable[[bytes], T], missing: T) -> T:
-        """Return the parsed content of a small file, or `missing` without a file. Raises DamagedFile if it cannot be
-        parsed.
-        """
+        """Return the parsed content of a small file, or `missing` without a file. Raises DamagedFile."""
         content = self.read(path)
         if content is None:
             return missing

@@ -1,14 +1,10 @@
 """Fencing: one run of a query owns a staging area. It alone may plan batches in it, stage their parts and delete them.
 
-    claim(staging)       a run becomes the owner when it starts: it creates `owners/<epoch>`, a number above all others
-    taken_over(staging)  the error for a run when a later one has become the owner
-
 The later run wins, because a crashed run cannot release the area. The earlier one, if it lives, fails before it plans
 its next batch, stages its next part or deletes another batch. Whatever it staged before is replayed by its successor.
-Two runs that are in the same moment past their check meet at part 0 of the batch, which is also create-only. Each check
-is one listing of `owners/`: one a batch, one a pulled part, one a second for deletions.
+Two runs that are in the same moment past their check meet at part 0 of the batch, which is also create-only.
 
-An epoch is the time of the claim in milliseconds, or one more than the epoch before: it grows even where something else
+An epoch is the time of the claim in milliseconds, or one more than the epoch before: it grows even if something else
 removes files from the area.
 """
 
@@ -27,7 +23,7 @@ from .area import OWNERS, Staging
 
 
 def claim(staging: Staging, now: float) -> Staging:
-    """Return the area as its new owner uses it. now: seconds since the epoch of Unix."""
+    """Create `owners/<epoch>` and return the area as its new owner uses it. now: seconds since the epoch of Unix."""
     claimed = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
     # `run` makes the content unlike that of any other claim: a store may refuse the repetition of a put that it took.
     owner = {"run": uuid.uuid4().hex, "host": socket.gethostname(), "process": os.getpid(), "claimed": claimed}
@@ -42,7 +38,7 @@ def claim(staging: Staging, now: float) -> Staging:
 
 
 def taken_over(staging: Staging) -> StagingError | None:
-    """Return the error to raise if another run has become the owner since this one, or None."""
+    """Return the error to raise if another run has become the owner since this one. Costs one listing."""
     latest = max(staging.epochs(), default=0)
     if latest <= staging.epoch:
         return None

@@ -1,10 +1,8 @@
-"""Sets of message ids, in memory and as files of the staging area.
+"""Sets of message ids, in memory and as files of the staging area. Pure.
 
-There may be millions of ids, so an id is its digest of 128 bits: a table of two uint64 arrays, sorted by the first. The
+An id is its digest of 128 bits, because there may be millions: a table of two uint64 arrays, sorted by the first. The
 chance that two of three million ids share a digest is one in 10^25. A publisher that can forge a hash could have
 another publisher's messages dropped, so the digest is BLAKE2b.
-
-Pure: arrays and bytes in and out.
 """
 
 from __future__ import annotations
@@ -46,8 +44,8 @@ def message_ids(receipts: Iterable[pa.RecordBatch]) -> Digests:
 class IdSet:
     """A set of ids that is looked into: sorted digests, and which prefixes occur in them.
 
-    A prefix has enough bits that at most one in sixteen occurs, up to a million ids. Nearly all ids outside the set
-    have a prefix that does not occur. One look at a small memory finds them.
+    A prefix has enough bits that at most one in sixteen occurs, up to a million ids. One look at a small memory finds
+    nearly all ids outside the set.
     """
 
     digests: Digests

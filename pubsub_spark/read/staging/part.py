@@ -1,7 +1,7 @@
 """The bytes of a staged part: an Arrow IPC stream of messages, one or more of receipts, a footer with their lengths.
 
-A part is one object, so that it is there or not. Tasks read the messages. The driver reads the footer and the receipts
-alone, with ranged reads (`Staging.receipts`). Pure: buffers in and out. Unreadable bytes raise DamagedFile.
+A part is one object, so that it is there or not. The driver reads the footer and the receipts alone, with ranged reads
+(`Staging.receipts`). Pure. Unreadable bytes raise DamagedFile.
 """
 
 from __future__ import annotations
@@ -33,13 +33,10 @@ class Footer:
 
     dropped: redeliveries, which have receipts and no rows. oldest: a publish time in seconds since the epoch.
     pull_bytes, pull_seconds: of all responses, and until the last of them. arrived: when that was, by the task's clock,
-    in seconds since the epoch. 0 without one.
-    spark_batch, task_slots: Spark's batchId of the batch, and the number of tasks that run at once, where a task has
-    staged the part. The driver does not get them.
-    has_keys: whether messages have ordering keys.
-    redelivered: messages of committed batches that the task has acknowledged at once, which have neither.
-    reader: the name of the reader schema of the run that planned the batch, in part 0 (`schemas`).
-    Other versions of pubsub-spark may write more fields (0.1.0: `sent_acks`). They are ignored.
+    in seconds since the epoch. 0 without one. spark_batch, task_slots: of `spark_context`, if a task has staged the
+    part. has_keys: whether messages have ordering keys. redelivered: messages that the task has acknowledged at once,
+    without rows and receipts. reader: the name of the reader schema, in part 0 (`schemas`). Fields of other versions
+    are ignored.
     """
 
     rows: int
@@ -90,8 +87,6 @@ class _BufferList(io.RawIOBase):
 
 
 class _Section(NamedTuple):
-    """An Arrow IPC stream: its writer, and the buffers that Arrow has written."""
-
     writer: Any
     sink: _BufferList
 
@@ -99,7 +94,6 @@ class _Section(NamedTuple):
 class PartBuilder:
     """The bytes of a part as its messages arrive, in buffers that are never copied into one.
 
-    Receipts may outnumber messages: redeliveries that were dropped are acknowledged with the batch that dropped them.
     compression: Arrow's name of a codec, or None. section_bytes: of receipts that are read at a time.
     """
 
@@ -113,7 +107,7 @@ class PartBuilder:
         self._oldest: int | None = None  # microseconds since the epoch
 
     def add(self, messages: pa.RecordBatch, receipts: pa.RecordBatch) -> None:
-        """Append a batch of the schema MESSAGES and one of the schema RECEIPTS."""
+        """Append messages (schema MESSAGES) and receipts (RECEIPTS), which may outnumber them."""
         self._messages.writer.write_batch(messages)
         if not self._receipts or self._receipts[-1].sink.length >= self._section_bytes:
             self._receipts.append(self._section(RECEIPTS))
@@ -168,7 +162,7 @@ def receipts(buffers: Sequence[Buffer]) -> Iterator[pa.RecordBatch]:
 
 
 def receipt_batches(section: Any, name: str) -> Iterator[pa.RecordBatch]:
-    """Yield the receipts of a section of a part. Raises DamagedFile if it is no whole Arrow stream."""
+    """Yield the receipts of a section of a part."""
     for batch in record_batches(section, name):
         yield pa.RecordBatch.from_arrays(batch.columns, schema=RECEIPTS)  # 0.1.0 has other names
 

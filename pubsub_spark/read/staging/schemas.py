@@ -3,15 +3,12 @@
     schemas/<digest>            a reader schema. The footer of part 0 names it (`reader`)
     schemas/<digest>-<number>   the answers of the schema service about a revision that messages name, numbered from 0
 
-The driver stages the reader schema of its run (`stage_reader`). A replay decodes with the one that its batch names.
-
 A task asks the service about a revision once, stages the answer, and only then uses it. All files are create-only, so
 the first answer counts: a revision that was found counts for the whole stream, also after it was deleted. A revision
 that does not exist counts as missing for this batch, the next missing answer for two batches, then for four. So every
-evaluation of a batch gets one answer, a revision that the service shows late is soon found, and n batches that name a
-missing one leave log2(n) files. `batch` decides, never a clock.
+evaluation of a batch gets one answer, and n batches that name a missing revision leave log2(n) files.
 
-The files are needed by uncommitted batches alone: a run that starts without any deletes the folder.
+A run that starts without uncommitted batches deletes the folder.
 """
 
 from __future__ import annotations
@@ -53,9 +50,9 @@ class StagedSchemas:
     reader_name: str | None = None
 
     def reader(self, schema: ReaderSchema) -> ReaderSchema:
-        """Return the schema to decode this batch with.
+        """Return the schema to decode this batch with: `schema`, the run's, unless the batch names another one.
 
-        schema: the run's, which is returned with a WARNING if the batch names another one and its file is gone.
+        If the file of that is gone, the run's is returned with a WARNING.
         """
         name = self.reader_name
         if name is None or name == _digest(_serialized(schema)):

@@ -4,9 +4,8 @@ The rule is create-only: `create` succeeds for one writer of a path, and every r
 of `create` and `put` are durable when they return. obstore's store of local files does not fsync. So a local file is
 written under a temporary name, fsynced and renamed, and its folder is fsynced.
 
-If the file system or the service refuses a call, the call raises StagingError. An outage of an object store is waited
-for: obstore repeats a request for some seconds. After that a WARNING is logged and new requests, with new signatures
-and tokens, are sent until `failAfter`.
+A call that is refused raises StagingError. An outage of an object store is waited for: obstore repeats a request for
+some seconds. After that new requests, with new signatures and tokens, are sent until `failAfter`.
 """
 
 from __future__ import annotations
@@ -122,10 +121,7 @@ def default_location() -> str:
 
 
 def mounted_folder(folder: Path, platform: str) -> Path | None:
-    """Return the folder above (or the same) that is mounted and never made, or None if there is no such folder.
-
-    platform: as `sys.platform`.
-    """
+    """Return the folder above (or the same) that is mounted and never made, or None. platform: as `sys.platform`."""
     for top, levels in _MOUNTED_LEVELS.items():
         if folder.is_relative_to(top):
             if top == "/Volumes" and platform == "darwin":
@@ -178,7 +174,7 @@ class Store:
         return None
 
     def read_range(self, path: str, start: int, end: int) -> Buffer:
-        """Return the bytes from `start` up to `end` of a file. Raise MissingFile if it does not exist."""
+        """Return the bytes from `start` up to `end` of a file. Raises MissingFile."""
         try:
             return self._ask(lambda: memoryview(obstore.get_range(self._store, path, start=start, end=end)), _MISSING)
         except _MISSING:
@@ -194,7 +190,7 @@ class Store:
         return {entry.path.removeprefix(prefix): entry.size for entry in self.entries(prefix)}
 
     def entries(self, prefix: str = "") -> Sequence[Entry]:
-        """Return the files under a prefix, or None if a local folder does not exist."""
+        """Return the files under a prefix."""
         metas = self._ask(lambda: [meta for page in obstore.list(self._store, prefix) for meta in page])
         files = (Entry(str(meta["path"]), int(meta["size"]), meta["last_modified"]) for meta in metas)
         return [file for file in files if _TEMPORARY not in file.path]
@@ -224,7 +220,6 @@ class Store:
         return _connected(self) if folder is None or folder.exists() else MemoryStore()
 
     def _write(self, path: str, buffers: Sequence[Buffer], is_new: bool) -> None:
-        """Write a file. Raise one of _EXISTS if it must be new and is not."""
         mode: Any = "create" if is_new else "overwrite"
         if self.is_local:
             self._ask(lambda: self._write_durably(path, buffers, is_new), _EXISTS)
@@ -326,7 +321,6 @@ def _scheme(location: str) -> str:
 
 
 def _credentials(location: str) -> str:
-    """Return a sentence that says where the credentials of a URL come from, after a space, or ""."""
     source = _SCHEMES.get(_scheme(location), "")
     return source and f" Its credentials are those of {source}."
 
@@ -360,7 +354,7 @@ def _connected(store: Store) -> Any:
 
 
 def _google_tokens(store: Store) -> Callable[[], Any]:
-    """Return a function that fetches a token of Google's for obstore, and waits for a token server for some seconds."""
+    """Return a function that fetches a token for obstore, and waits for a token server for some seconds."""
     from google.auth.credentials import with_scopes_if_required
     from google.auth.exceptions import GoogleAuthError, TransportError
     from obstore.auth.google import GoogleCredentialProvider

@@ -1,8 +1,7 @@
 """The streams that have files in a staging location, for `pubsub-spark staging`.
 
-A stream is found by the token that its driver wrote (`area`). Other files in the location are never touched. A
-stream whose files have not changed for long is dead or idle: only a person knows which, so nothing is removed without
-being asked for. Removing one never loses a message. Messages that were not acknowledged are delivered again.
+A stream is found by the token that its driver wrote (`area`). A stream whose files have not changed for long is dead or
+idle: only a person knows which, so nothing is removed without being asked for. Removing one never loses a message.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ class StagedStream:
 def find(location: str, credentials_json: str | None = None) -> list[StagedStream]:
     """Return all streams in a location (a path or URL), those unchanged for longest first.
 
-    A local folder that does not exist has none and is not created. credentials_json: see `Store`. Raises StagingError
-    if the store refuses.
+    credentials_json: see `Store`. Raises StagingError if the store refuses.
     """
     store = open_store(location, credentials_json)
     folders: dict[tuple[str, ...], list[Entry]] = defaultdict(list)
