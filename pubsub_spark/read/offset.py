@@ -26,8 +26,8 @@ VERSION = 1
 class Offset:
     """The end of a micro-batch: everything up to and including `batch` of `stream`.
 
-    subscription: its full name. area: a digest of the batch's `stagingLocation`. Both are None in a checkpoint of an
-    older release, until its next batch.
+    subscription: its full name, so that a checkpoint is not used on another one. area: a digest of the batch's
+    `stagingLocation`. Both are None in a checkpoint of an older release, until its next batch.
     """
 
     stream: str

@@ -40,7 +40,6 @@ class Rows:
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The names and types of the columns."""
         if self.options.columns == "databricks":
             return DATABRICKS
         schema = MESSAGES
@@ -54,7 +53,6 @@ class Rows:
 
     @property
     def spark_schema(self) -> StructType:
-        """The columns as a Spark schema."""
         return struct_type(pa.struct(list(self.arrow_schema)))
 
     def of(

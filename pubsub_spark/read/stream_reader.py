@@ -136,7 +136,6 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._running().prepare_for_available_now()
 
     def getDefaultReadLimit(self) -> Any:
-        """Return the limit of `maxMessagesPerTrigger` rows a batch."""
         return ReadMaxRows(self._options.max_messages_per_trigger)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

@@ -2,8 +2,8 @@
 
 query_driver     Spark's calls: start here
 ledger           every unsettled part and its state (pure): the promise
-in_doubt         ids that may be delivered again though their batch is committed (pure). `in_doubt_files` keeps them
-triggers         when a batch is planned: processingTime, availableNow, once (pure)
+in_doubt         ids that may be delivered again (pure). `in_doubt_files` keeps them in the staging area.
+triggers         when a batch is planned (pure)
 planner          the readers of a batch: the driver stream alone, or also tasks (pure)
 start            a new ledger from the staging area
 active_run       a run from its first call to its end. `run` has its open objects

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 class AckWorker:
     """The acknowledging thread of a run. taken_over: the error if another run owns the staging area.
 
-    acknowledged, failed_acks: the number of acks that the service has accepted and refused.
+    acknowledged, failed_acks: the acks that the service has accepted and refused.
     """
 
     def __init__(self, run: Run, times: AckTimes = ACK_TIMES) -> None:
@@ -64,7 +64,7 @@ class AckWorker:
             return len(run.ledger.undeleted) <= most
 
     def end(self, timeout: float) -> None:
-        """End the thread. Wait at most `timeout` seconds for it."""
+        """End the thread, within `timeout` seconds."""
         with self._run.changed:
             self._stopping = True
             self._run.changed.notify_all()

@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class ActiveRun:
-    """The running query. run: its open objects. The rest is shared with `QueryDriver`."""
+    """The running query. run: its open objects."""
 
     def __init__(
         self,
@@ -192,7 +192,6 @@ class ActiveRun:
         return False
 
     def _idle_seconds(self) -> float:
-        """Return the seconds since the last message on any stream."""
         idle = self.run.stream.idle_seconds
         return idle if self._pulled_at is None else min(idle, self.run.runtime.wall() - self._pulled_at)
 
@@ -242,7 +241,6 @@ class ActiveRun:
         return False
 
     def _set_tasks(self, slots: int | None) -> None:
-        """Have as many tasks pull as Spark runs at once, which is known once tasks have pulled."""
         if self._options.num_fetch_partitions is None and slots is not None:
             tasks = min(slots, MAX_DEFAULT_TASKS)
             if tasks != self._planner.tasks:

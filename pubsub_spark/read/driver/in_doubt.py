@@ -51,7 +51,6 @@ class IdRun:
 
     @property
     def count(self) -> int:
-        """The number of ids."""
         return int(self.ids.digests.shape[1])
 
 
@@ -77,7 +76,7 @@ class InDoubt:
         self._push(self._popped(until, ids.shape[1]), [ids], until, batch)
 
     def load(self, path: str, ids: Digests, batch: int, until: float) -> None:
-        """Add the run of a file that an earlier run of the query wrote."""
+        """Add the run of a file of an earlier run of the query."""
         self.files.add(path)
         self.runs.append(IdRun(path, until, batch, IdSet(ids)))
         self.runs.sort(key=lambda run: run.until)
@@ -103,7 +102,7 @@ class InDoubt:
         return any(run.until <= now for run in self.runs)
 
     def drained(self, now: float) -> None:
-        """Record that the subscription has nothing to deliver, so that acks which are due are accepted."""
+        """Record that nothing is left to deliver: acks of messages that could have been redelivered were accepted."""
         self.runs = [run for run in self.runs if run.until > now]
 
     def compact(self, now: float) -> int:

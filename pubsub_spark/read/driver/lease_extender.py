@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class LeaseExtender:
-    """The extending threads of a run. extended: the number of messages whose lease was extended so far."""
+    """The extending threads of a run. extended: the number of leases of messages extended so far."""
 
     def __init__(self, run: Run, times: ExtensionTimes = EXTENSION_TIMES) -> None:
         self.extended = 0
@@ -45,7 +45,7 @@ class LeaseExtender:
         self._thread = run.runtime.start(self._work, "lease extender")
 
     def end(self, timeout: float) -> None:
-        """End the threads. Wait at most `timeout` seconds for them."""
+        """End the threads, within `timeout` seconds."""
         with self._run.changed:
             self._stopping = True
             self._run.changed.notify_all()

@@ -16,9 +16,10 @@ restart. It fixes the parts of its batch: a file that a late task stages afterwa
 all partitions, was never a row. It has no state, and is not acknowledged by this run.
 
 A message never becomes a row twice, because its lease lasts until its ack. If a lease may have ended before the ack was
-accepted, the id is in doubt (`in_doubt`), and a redelivery is no row but is acknowledged at once. Redeliveries of an
-uncommitted batch wait until it is committed, or are rows if its files are gone. Until `deadline` a task can meet no
-redelivery that its plan does not exclude. A task that pulls longer looks into the staging area itself.
+accepted, the id is in doubt (`in_doubt`), and a redelivery is no row but is acknowledged at once. Ids of uncommitted
+batches are never in doubt: their redeliveries wait until the batch is committed, or are rows if its files are gone.
+Until `deadline` a task can meet no redelivery that its plan does not exclude. A task that pulls longer looks into the
+staging area itself.
 
 Batches are settled in any order and deleted in theirs, so that the last deleted batch tells a restart which batches to
 acknowledge.
@@ -83,7 +84,7 @@ class LedgerError(AssertionError):
 
 @dataclass
 class Part:
-    """One staged part of a batch. length: bytes of its file. The rest is the progress of its lease and its acks."""
+    """One staged part of a batch. length: bytes of its file."""
 
     batch: int
     number: int
@@ -109,7 +110,6 @@ class Part:
 
     @property
     def has_keys(self) -> bool:
-        """Whether its messages have ordering keys."""
         return self.footer is not None and self.footer.has_keys
 
     def left(self, ack_ids: Iterable[pa.Array]) -> Iterator[pa.Array]:
@@ -140,7 +140,6 @@ class Batch:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every ack is settled."""
         return self.is_committed and all(part.state not in UNSETTLED for part in self.parts.values())
 
 
@@ -224,7 +223,7 @@ class AckLedger:
         part.apply(Event.SETTLE)
 
     def redelivered(self, redelivered: Redelivered) -> None:
-        """Record deliveries of messages whose ids are in doubt, to be acknowledged at once."""
+        """Record redeliveries in doubt, to be acknowledged at once."""
         self._redelivered.append(redelivered)
         self.redeliveries += redelivered.receipts.num_rows
 
@@ -291,7 +290,7 @@ class AckLedger:
         return part.has_keys and bool(self.in_doubt.runs)
 
     def take_redelivered(self) -> list[Redelivered]:
-        """Return the deliveries to be acknowledged at once. `redelivered_answered` follows."""
+        """Return the redeliveries to acknowledge. `redelivered_answered` follows."""
         taken, self._redelivered = self._redelivered, []
         self._is_redelivery_sent = bool(taken)
         return taken
@@ -306,7 +305,7 @@ class AckLedger:
         return None
 
     def take_listing(self, now: float) -> int | None:
-        """Return a batch whose staged parts are to be listed, because tasks stage them and report nothing."""
+        """Return a batch whose parts are to be listed, because tasks report nothing."""
         for number, batch in sorted(self._batches.items()):
             if not batch.is_committed and not batch.is_listing and batch.list_at <= now:
                 batch.is_listing = True
@@ -364,7 +363,7 @@ class AckLedger:
 
     @property
     def undeleted(self) -> list[int]:
-        """The committed batches whose files are in the staging area."""
+        """The committed batches that have files in the staging area."""
         return sorted(number for number, batch in self._batches.items() if batch.is_committed)
 
     def is_settled(self, now: float) -> bool:
@@ -374,7 +373,7 @@ class AckLedger:
 
     @property
     def is_paused(self) -> bool:
-        """Whether acks are due at a later time."""
+        """Whether acks are due later."""
         return any(part.state is State.PAUSED for part in self._unsettled())
 
     def is_finished(self, most: int, until: float) -> bool:
@@ -387,7 +386,6 @@ class AckLedger:
 
     @property
     def is_deletable(self) -> bool:
-        """Whether the files of a batch may be deleted."""
         first = next((batch for _, batch in sorted(self._batches.items())), None)
         return first is not None and first.is_settled
 
@@ -397,7 +395,7 @@ class AckLedger:
         return {path for batch in self._batches.values() if not batch.is_committed for path in batch.reads}
 
     def is_due(self, now: float) -> bool:
-        """Return whether acks are to be sent now."""
+        """Return whether acks are due."""
         first = next((part.batch for part in self._unsettled()), None)
         waiting = (part for part in self._unsettled() if part.batch == first or not part.has_keys)
         return bool(self._redelivered) or any(

@@ -16,7 +16,7 @@ from ..staging.part import Footer
 
 @dataclass(frozen=True)
 class ReadCounts:
-    """The counts of batches: messages, bytes, redeliveries dropped, payloads not decoded, dead letters."""
+    """The counts of batches. dropped: redeliveries. malformed: payloads that could not be decoded."""
 
     messages: int = 0
     bytes: int = 0
@@ -42,7 +42,7 @@ class ReadCounts:
 
 
 def unacked_count(footers: Iterable[Footer]) -> int:
-    """Return the number of acks that parts wait for: their rows, and the redeliveries that they dropped."""
+    """Return the number of acks that parts wait for: of rows and of dropped redeliveries."""
     return sum(footer.rows + footer.dropped for footer in footers)
 
 

@@ -121,7 +121,7 @@ class QueryDriver:
         return self.active.metrics(None if planned is None else planned.batch)
 
     def close(self) -> None:
-        """Flush acks and nack the buffered messages, in a few seconds at most."""
+        """See `ActiveRun.end`."""
         if self.active is not None:
             active, self.active = self.active, None
             with ExitStack() as ending:  # from the last line to the first, each whatever becomes of those before it

@@ -43,5 +43,4 @@ class Run:
 
     @property
     def subscription(self) -> str:
-        """The full name of the subscription."""
         return self.staging.subscription

@@ -92,7 +92,6 @@ def _check_topic(existing: types.Subscription, options: ReadOptions) -> None:
 
 
 def _warn_of_other_settings(existing: types.Subscription, wanted: types.Subscription) -> None:
-    """Log the options for a new subscription that differ from the existing one, which is not changed."""
     from google.pubsub_v1 import types
 
     current = types.Subscription.pb(existing)

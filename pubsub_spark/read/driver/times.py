@@ -1,4 +1,4 @@
-"""The time limits of the driver's threads and of its stream, as arguments with defaults."""
+"""The time limits of the driver's threads and of its stream, in seconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..pull.streaming_pull import DEFAULT_TIMES, PullTimes
 
 @dataclass(frozen=True)
 class AckTimes:
-    """Time limits of the thread that acknowledges, in seconds."""
+    """Of the thread that acknowledges."""
 
     tick: float = 1.0  # between two checks of the ledger
     send: float = 30.0  # until no more acks of a part are sent. Failed ones are retried for twice as long
@@ -20,7 +20,7 @@ class AckTimes:
 
 @dataclass(frozen=True)
 class ExtensionTimes:
-    """Time limits of the threads that extend leases, in seconds."""
+    """Of the threads that extend leases."""
 
     tick: float = 1.0  # between two checks of the ledger
     timeout: float = 30.0  # for one extension, retries included
@@ -31,7 +31,7 @@ ACK_TIMES, EXTENSION_TIMES = AckTimes(), ExtensionTimes()
 
 @dataclass(frozen=True)
 class DriverTimes:
-    """The time limits of one query on the driver."""
+    """Of one query on the driver."""
 
     acks: AckTimes = ACK_TIMES
     extensions: ExtensionTimes = EXTENSION_TIMES

@@ -4,6 +4,8 @@
     availableNow     plan as long as there are messages from before the query started. End once `idleTimeout` has passed
                      on a healthy connection since the last message on any stream
     once             as availableNow, but the only batch waits until no more messages come
+
+`Triggers` never waits itself: it says how long the caller waits before it asks again.
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ class Triggers:
         return self.is_only or self.drained_from is not None
 
     def next(self, view: StreamView, now: float) -> Step:
-        """Return what to do next."""
+        """Return the next action and the longest wait."""
         if not view.messages:
             return self._wait_for_first(view, now)
         if view.messages > self._count:

@@ -56,7 +56,6 @@ class Window:
     bytes: int = MIN_BYTES
 
     def answered(self, seconds: float, size: int) -> None:
-        """Record the time until a request of `size` bytes was answered."""
         if seconds > _SLOW_SECONDS:
             self._shrink()
         elif seconds < _FAST_SECONDS and 2 * size > self.bytes:
@@ -66,7 +65,6 @@ class Window:
                 self.requests = min(MAX_IN_FLIGHT, self.requests + 1)
 
     def timed_out(self) -> None:
-        """Record that a request was not answered in time."""
         self._shrink(self.requests // 2)
 
     def _shrink(self, requests: int = 1) -> None:

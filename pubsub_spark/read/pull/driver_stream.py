@@ -119,7 +119,6 @@ class DriverStream:
 
     @property
     def health(self) -> StreamHealth:
-        """The health of the stream."""
         return self._stream.health
 
     @property
@@ -132,7 +131,7 @@ class DriverStream:
         return min(self.health.idle_seconds(now), now - self._held_back_until)
 
     def is_idle(self, seconds: float) -> bool:
-        """Return whether no message arrived for `seconds` of connection, and the service answers now."""
+        """Return whether no message came for `seconds` of connection, and the service answers now."""
         return self.idle_seconds >= seconds and self._stream.streams[0].probe()
 
     def check_outage(self, limit: float | None) -> None:
@@ -220,7 +219,7 @@ class DriverStream:
         return lease, [poll.received for poll in taken]
 
     def take_expired(self) -> list[pa.RecordBatch]:
-        """Remove and return the receipts of messages whose lease has ended. The caller nacks them: `record_acks`."""
+        """Remove and return the receipts of messages whose lease has ended, to be nacked: `record_acks`."""
         with self._lock:
             self._set_expired_aside()
             taken, self._expired = self._expired, []

@@ -42,7 +42,6 @@ class StreamHealth:
         return self._has_connected or (self.connected and now - self._connected_at >= _HEADERS_SECONDS)
 
     def opening(self, now: float) -> None:
-        """Record that a stream is being opened."""
         self._end_outage_if_steady(now)
         self.connected = self.has_responded = False
         if self.failing_since is None:
@@ -58,7 +57,6 @@ class StreamHealth:
         self.last_answer = now
 
     def responded(self, now: float) -> None:
-        """Record a response of the stream."""
         self.answered(now)
         self._has_connected = self.has_responded = True
         self.last_response = self._idle_since = now
@@ -101,7 +99,7 @@ class StreamHealth:
         return self.failing_seconds(now) < _REOPEN_SECONDS
 
     def has_failed_credentials(self) -> bool:
-        """Return whether the credentials have failed too often to try again."""
+        """Return whether they have failed too often to try again."""
         return self.credential_failures >= MAX_CREDENTIAL_FAILURES
 
     def changed(self, now: float) -> tuple[Literal["lost", "recovered"], float] | None:

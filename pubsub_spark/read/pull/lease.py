@@ -33,11 +33,9 @@ class Lease:
 
     @property
     def end(self) -> float:
-        """The time when the service may deliver the messages again."""
         return self.start + self.seconds
 
     def is_due(self, now: float) -> bool:
-        """Return whether it is time to extend the lease."""
         return now - self.start >= self.seconds * EXTEND_AFTER
 
     def is_expired(self, now: float) -> bool:
@@ -82,5 +80,5 @@ class Arrivals:
 
 
 def pull_lease_seconds(max_fetch_period: float) -> int:
-    """Return the lease of a task's stream: twice as long as a pull may take, and half a minute for staging."""
+    """Return the lease of a task's stream: twice its longest pull, and half a minute for staging."""
     return int(max(STREAM_LEASE_SECONDS, 2 * max_fetch_period + 30))

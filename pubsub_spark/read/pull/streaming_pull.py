@@ -66,7 +66,7 @@ class StreamSettings:
     max_bytes: int
 
     def request(self, taken_messages: int = 0, taken_bytes: int = 0) -> bytes:
-        """Return the first StreamingPullRequest, less what earlier streams of the same pull have used up."""
+        """Return the first StreamingPullRequest, less the messages and bytes of earlier streams of the same pull."""
         from google.pubsub_v1.types import StreamingPullRequest
 
         message = StreamingPullRequest.pb()(

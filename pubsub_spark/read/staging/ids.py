@@ -36,7 +36,6 @@ def merged(parts: Sequence[Digests]) -> Digests:
 
 
 def message_ids(receipts: Iterable[pa.RecordBatch]) -> Digests:
-    """Return the sorted digests of the message ids of receipts."""
     return merged([digests(batch.column("message_id")) for batch in receipts])
 
 
@@ -77,7 +76,7 @@ class IdSet:
 
 
 def is_in(wanted: Digests, sets: Iterable[IdSet]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which of the ids are in one of the sets."""
+    """Return a mask of the ids that are in one of the sets."""
     order = np.argsort(wanted[0])  # neighbours look at the same memory
     ordered = wanted[:, order]
     are_in = np.zeros(len(order), np.bool_)
@@ -97,7 +96,7 @@ def serialized(ids: Digests, **metadata: str | int | float | None) -> bytes:
 
 
 def deserialized(content: Any, name: str = "ids") -> tuple[Digests, dict[str, str]]:
-    """Return the digests of such a file, and its metadata. name: of the file, for DamagedFile."""
+    """Return the digests of such a file, and its metadata. name: for DamagedFile."""
     try:
         table = pa.ipc.open_stream(pa.py_buffer(content)).read_all()
         ids = np.stack([column.to_numpy() for column in table.select(["first", "second"]).columns])

@@ -148,7 +148,6 @@ class Store:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is files of this machine."""
         return _folder(self.location) is not None
 
     def create(self, path: str, buffers: Sequence[Buffer]) -> bool:
@@ -310,12 +309,11 @@ class Store:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of an error. obstore's errors have many."""
+    """Return the first line of an error. obstore's have many."""
     return (str(error).splitlines() or [type(error).__name__])[0].strip().rstrip(".:")
 
 
 def _scheme(location: str) -> str:
-    """Return the scheme of a URL in lower case, or "" for a path."""
     scheme = _SCHEME.match(location)
     return "" if scheme is None else scheme[1].lower()
 
@@ -326,14 +324,13 @@ def _credentials(location: str) -> str:
 
 
 def _folder(location: str) -> Path | None:
-    """Return the folder of a location, or None for a URL of an object store."""
     is_url = "://" in location and not location.startswith("file://")
     return None if is_url else Path(location.removeprefix("file://")).absolute()
 
 
 @lru_cache(maxsize=16)
 def _connected(store: Store) -> Any:
-    """Return the obstore store of a store, one in each process. Raises StagingError if it cannot be opened."""
+    """Return the obstore store, one in each process. Raises StagingError if it cannot be opened."""
     folder, scheme = _folder(store.location), _scheme(store.location)
     settings: dict[str, Any] = {
         "retry_config": {"max_retries": 1000, "retry_timeout": timedelta(seconds=store._request_seconds)}
