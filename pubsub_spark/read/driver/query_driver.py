@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 from ...backend import Backend
@@ -30,17 +29,6 @@ from .planner import Budget, Planner
 from .start import Start
 from .times import DRIVER_TIMES, DriverTimes
 from .triggers import Triggers
-
-
-@dataclass
-class Offsets:
-    """The offsets of a query: `planned` is the end of the batch that the buffered messages are for, `last_end` that of
-    the last batch that Spark asked partitions for, `initial` that of a new checkpoint."""
-
-    initial: Offset | None = None
-    planned: Offset | None = None
-    last_end: Offset | None = None
-    budget: Budget | None = None
 
 
 class QueryDriver:
@@ -63,7 +51,10 @@ class QueryDriver:
         self.options = options
         self._start = Start(options, backend, store, runtime, reader, times, max_buffered, metrics_store)
         self._is_stopping = is_stopping
-        self._offsets = Offsets()
+        self._initial: Offset | None = None  # of a new checkpoint
+        self._planned: Offset | None = None  # the end of the batch that the buffered messages are for
+        self._budget: Budget | None = None  # of that batch
+        self._last_end: Offset | None = None  # of the last batch that Spark asked partitions for
         self._triggers = Triggers(options.idle_timeout, may_be_asked_once)
         self._planner = Planner(tasks)
         self.active: ActiveRun | None = None
@@ -71,8 +62,8 @@ class QueryDriver:
 
     def initial_offset(self) -> Offset:
         """Return the offset of a new checkpoint, the same in each call."""
-        self._offsets.initial = self._offsets.initial or Offset.start(self.options.subscription)
-        return self._offsets.initial
+        self._initial = self._initial or Offset.start(self.options.subscription)
+        return self._initial
 
     def prepare_for_available_now(self) -> None:
         """Have the query read the messages published until now and end (`Trigger.AvailableNow`)."""
@@ -85,39 +76,39 @@ class QueryDriver:
 
     def latest_offset(self, start: Offset | None, budget: Budget) -> Offset:
         """Plan the next batch and return its end, or return `start`, the end of the last committed batch."""
-        start = start or self._offsets.last_end or self.initial_offset()
+        start = start or self._last_end or self.initial_offset()
         subscription.check_offset(self.options, start)
         self._has_failed = True  # until the end of this call
         active = self._open(start, is_replay=False)
         active.commit(start.batch)
-        if self._offsets.planned is not None and self._offsets.planned.batch <= start.batch:
-            self._offsets.planned = None  # evaluated again, the batch has its staged parts, and nothing new
+        if self._planned is not None and self._planned.batch <= start.batch:
+            self._planned = None  # evaluated again, the batch has its staged parts, and nothing new
         end = start
         if active.next_batch(start.stream):
-            self._offsets.budget, staging = budget, active.run.staging
+            self._budget, staging = budget, active.run.staging
             end = Offset(staging.stream, start.batch + 1, self.options.subscription, staging.area)
-            self._offsets.planned = end
+            self._planned = end
         self._has_failed = False
         return end
 
     def partitions(self, start: Offset, end: Offset) -> list[Partition]:
         """Return the partitions of the batch after `start` up to `end`, the same in each call."""
-        last = self._offsets.last_end
+        last = self._last_end
         if last is None or end.batch > last.batch:  # not if an old batch is evaluated again
-            self._offsets.last_end = end
+            self._last_end = end
         if start.batch == end.batch:
             return []
         subscription.check_offset(self.options, end)
         # Before the first commit `start` has another stream.
         active = self._open(Offset(end.stream, start.batch, area=end.area), is_replay=True)
-        budget = self._offsets.budget if self._offsets.planned == end else None
+        budget = self._budget if self._planned == end else None
         return active.partitions(end.batch, budget)
 
     def metrics(self) -> dict[str, Any] | None:
         """Return the metrics of this source in `lastProgress`, or None before the first call."""
         if self.active is None:
             return None
-        planned = self._offsets.planned
+        planned = self._planned
         return self.active.metrics(None if planned is None else planned.batch)
 
     def close(self) -> None:
@@ -135,6 +126,3 @@ class QueryDriver:
             run = self._start.run(start, is_replay)
             self.active = ActiveRun(self.options, run, self._triggers, self._planner, self._is_stopping, times)
         return self.active
-
-
-__all__ = ["QueryDriver"]
