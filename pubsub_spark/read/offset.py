@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import StagingError
@@ -39,11 +39,6 @@ class Offset:
     def start(cls, subscription: str | None = None) -> Offset:
         """Return the offset before the first batch of a new stream."""
         return cls(uuid.uuid4().hex, 0, subscription)
-
-    @property
-    def next(self) -> Offset:
-        """The end of the batch after this one."""
-        return replace(self, batch=self.batch + 1)
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset as Spark writes it into its offset log."""
