@@ -273,13 +273,10 @@ class AckLedger:
 
         With ordering keys batches are acknowledged in their order: see `doubts_others`.
         """
-        first = None
-        for part in self._unsettled():
-            first = part.batch if first is None else first
-            if part.state is not State.SENDING and part.send_at <= now and (part.batch == first or not part.has_keys):
-                part.apply(Event.SEND)
-                return part
-        return None
+        part = self._due(now)
+        if part is not None:
+            part.apply(Event.SEND)
+        return part
 
     def doubts_others(self, part: Part) -> bool:
         """Return whether messages of a part may be delivered again because others are.
@@ -396,11 +393,14 @@ class AckLedger:
 
     def is_due(self, now: float) -> bool:
         """Return whether acks are due."""
+        return bool(self._redelivered) or self._due(now) is not None
+
+    def _due(self, now: float) -> Part | None:
         first = next((part.batch for part in self._unsettled()), None)
-        waiting = (part for part in self._unsettled() if part.batch == first or not part.has_keys)
-        return bool(self._redelivered) or any(
-            part.state is not State.SENDING and part.send_at <= now for part in waiting
-        )
+        for part in self._unsettled():
+            if part.state is not State.SENDING and part.send_at <= now and (part.batch == first or not part.has_keys):
+                return part
+        return None
 
     def _unsettled(self) -> Iterator[Part]:
         return (part for part in self._all() if part.state in UNSETTLED)
