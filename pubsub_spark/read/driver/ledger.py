@@ -99,7 +99,7 @@ class Part:
     taken: int = 0  # ids that were sent, in the order of the receipts
     unanswered: list[pa.Array] = field(default_factory=list)
     refused: list[pa.Array] = field(default_factory=list)
-    in_doubt_since: float | None = None  # when its ids were last added to `InDoubt`
+    is_in_doubt: bool = False
 
     def apply(self, event: Event) -> None:
         """Change the state. Raises LedgerError if TRANSITIONS does not have the event."""
@@ -130,7 +130,6 @@ class Part:
 class Batch:
     """A planned batch. lease: the earliest of messages that its tasks pull. reads: files that its tasks read."""
 
-    planned: float
     lease: Lease
     parts: dict[int, Part] = field(default_factory=dict)
     reads: frozenset[str] = frozenset()
@@ -166,7 +165,7 @@ class AckLedger:
     def plan(self, batch: int, now: float, reads: frozenset[str] = frozenset(), is_replay: bool = False) -> None:
         """Record that Spark has the partitions of a batch. The leases of a replay have ended in an earlier run."""
         lease = Lease(now - self._pull_lease if is_replay else now, self._pull_lease)
-        planned = self._batches.setdefault(batch, Batch(now, lease))
+        planned = self._batches.setdefault(batch, Batch(lease))
         planned.reads |= reads
         planned.list_at = now + self._pull_lease / 4
 
@@ -214,7 +213,7 @@ class AckLedger:
     def doubt(self, part: Part, ids: Digests, now: float) -> None:
         """Record that the messages with these ids may be delivered again."""
         self.in_doubt.add(ids, part.batch, now)
-        part.in_doubt_since = now
+        part.is_in_doubt = True
         self.leased_until = max(self.leased_until, part.lease.end)
 
     def settle(self, part: Part) -> None:
@@ -346,7 +345,7 @@ class AckLedger:
     @property
     def undoubted(self) -> list[Part]:
         """The committed parts that are not settled, and whose ids are not in doubt."""
-        return [part for part in self._unsettled() if part.in_doubt_since is None]
+        return [part for part in self._unsettled() if not part.is_in_doubt]
 
     @property
     def uncommitted(self) -> list[int]:
@@ -383,8 +382,7 @@ class AckLedger:
 
     @property
     def is_deletable(self) -> bool:
-        first = next((batch for _, batch in sorted(self._batches.items())), None)
-        return first is not None and first.is_settled
+        return bool(self._batches) and self._batches[min(self._batches)].is_settled
 
     @property
     def reads(self) -> set[str]:
