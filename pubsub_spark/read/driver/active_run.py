@@ -23,7 +23,7 @@ from .ack_worker import AckWorker
 from .batches import doubt_ids, drop_redelivered, new_batch, readable_parts, replayed_batch
 from .in_doubt_files import write_in_doubt
 from .lease_extender import LeaseExtender
-from .metrics import ReadCounts, health_metrics, unacked_metrics
+from .metrics import batch_counts, health_metrics, unacked_metrics
 from .planner import MAX_DEFAULT_TASKS, Budget, Planner
 from .run import Run
 from .start import report_loss
@@ -52,7 +52,7 @@ class ActiveRun:
         times: DriverTimes = DRIVER_TIMES,
     ) -> None:
         self.run = run
-        self.counts = ReadCounts()
+        self.counts = batch_counts([], 0, 0)  # of all batches of the run
         self._options = options
         self._triggers = triggers
         self._planner = planner
@@ -93,14 +93,14 @@ class ActiveRun:
                 )
             known = max((footer.spark_batch for footer in pulls if footer.spark_batch is not None), default=None)
             named = str(number) if known is None else f"{number} (Spark's batchId {known})"
-            _log.info("batch %s of `%s` is committed: %s", named, run.subscription, json.dumps(counts.metrics))
+            _log.info("batch %s of `%s` is committed: %s", named, run.subscription, json.dumps(counts))
         with run.changed:
             ledger.last_commit = max(ledger.last_commit, batch)
 
-    def _count(self, batch: int, footers: Sequence[Footer]) -> ReadCounts:
+    def _count(self, batch: int, footers: Sequence[Footer]) -> dict[str, int]:
         malformed = self.run.staging.malformed(batch) if self._options.decode != "none" else 0
-        counts = ReadCounts.of(footers, malformed, malformed if self._options.dead_letter else 0)
-        self.counts += counts
+        counts = batch_counts(footers, malformed, malformed if self._options.dead_letter else 0)
+        self.counts = {name: self.counts[name] + count for name, count in counts.items()}
         return counts
 
     def next_batch(self, stream: str) -> bool:
@@ -251,7 +251,7 @@ class ActiveRun:
         """Return the metrics of `lastProgress`. planned: the batch that `next_batch` has announced."""
         run, stream, ledger = self.run, self.run.stream, self.run.ledger
         buffered, oldest_buffered = stream.message_count, stream.oldest_publish_time
-        counts = self.counts.metrics
+        counts = dict(self.counts)
         counts["redeliveriesDropped"] += ledger.redeliveries
         with run.changed:
             in_flight, unacked = ledger.uncommitted, ledger.undeleted

@@ -7,38 +7,21 @@ committed. It is unacked until Pub/Sub has answered its ack.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
 from typing import Any
 
 from ..pull.health import StreamHealth
 from ..staging.part import Footer
 
 
-@dataclass(frozen=True)
-class ReadCounts:
-    """The counts of batches. dropped: redeliveries. malformed: payloads that could not be decoded."""
-
-    messages: int = 0
-    bytes: int = 0
-    dropped: int = 0
-    malformed: int = 0
-    dead_letters: int = 0
-
-    @classmethod
-    def of(cls, footers: Sequence[Footer], malformed: int, dead_letters: int) -> ReadCounts:
-        """Return the counts of one batch, from the footers of its parts."""
-        rows, volume = (sum(getattr(footer, name) for footer in footers) for name in ("rows", "bytes"))
-        dropped = sum(footer.dropped + footer.redelivered for footer in footers)
-        return cls(rows, volume, dropped, malformed, dead_letters)
-
-    def __add__(self, other: ReadCounts) -> ReadCounts:
-        return ReadCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
-
-    @property
-    def metrics(self) -> dict[str, int]:
-        """The counts by their names in `lastProgress` and in the log."""
-        names = ("messages", "bytes", "redeliveriesDropped", "malformed", "deadLetters")
-        return dict(zip(names, astuple(self), strict=True))
+def batch_counts(footers: Sequence[Footer], malformed: int, dead_letters: int) -> dict[str, int]:
+    """Return the counts of a batch, from the footers of its parts, by their names in `lastProgress` and in the log."""
+    return {
+        "messages": sum(footer.rows for footer in footers),
+        "bytes": sum(footer.bytes for footer in footers),
+        "redeliveriesDropped": sum(footer.dropped + footer.redelivered for footer in footers),
+        "malformed": malformed,
+        "deadLetters": dead_letters,
+    }
 
 
 def unacked_count(footers: Iterable[Footer]) -> int:

@@ -60,7 +60,7 @@ def test_commit_is_counted_and_acknowledged(running: Running, active: Active):
 
     assert run.worker.flush(LONG)
     assert ["ack-a", "ack-b"] == running.service.acked_ids
-    assert (2, 0) == (run.counts.messages, run.counts.dropped)
+    assert (2, 0) == (run.counts["messages"], run.counts["redeliveriesDropped"])
     assert 1 == running.ledger.last_commit
 
 
