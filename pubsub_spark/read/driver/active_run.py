@@ -255,12 +255,7 @@ class ActiveRun:
         counts["redeliveriesDropped"] += ledger.redeliveries
         with run.changed:
             in_flight, unacked = ledger.uncommitted, ledger.undeleted
-            footers = [
-                part.footer
-                for batch in (*in_flight, *unacked)
-                for part in ledger.parts_of(batch)
-                if part.footer is not None
-            ]
+            footers = ledger.footers([*in_flight, *unacked])
         return {
             "subscription": run.subscription,
             **health_metrics(stream.health, run.runtime.monotonic()),
@@ -296,7 +291,7 @@ class ActiveRun:
             if buffered:
                 ledger.returned(now)
             leased_until = max(run.leased_until, wall + ledger.leased_until - now)
-            left = [part for batch in ledger.undeleted for part in ledger.parts_of(batch)]
+            left = ledger.footers(ledger.undeleted)
             is_finished = not len(failed.unanswered) and not ledger.uncommitted  # else tasks may hold messages
         if self.worker.taken_over is None and fencing.taken_over(run.staging) is None:
             write_in_doubt(run)
@@ -306,7 +301,7 @@ class ActiveRun:
             _log.warning(
                 "stopped with up to %d acks of committed batches of `%s` not accepted. They are sent when the query "
                 "starts again",
-                sum(part.acks for part in left),
+                sum(footer.acks for footer in left),
                 run.subscription,
             )
         self._report_end()

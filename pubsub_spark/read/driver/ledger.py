@@ -120,11 +120,6 @@ class Part:
             yield ids.slice(skip)
             skip = max(0, skip - len(ids))
 
-    @property
-    def acks(self) -> int:
-        """The number of acks that it waits for, as far as its footer is known."""
-        return 0 if self.footer is None else self.footer.rows + self.footer.dropped
-
 
 @dataclass
 class Batch:
@@ -341,6 +336,10 @@ class AckLedger:
     def parts_of(self, batch: int) -> list[Part]:
         """Return the known parts of a batch."""
         return list(self._batches[batch].parts.values()) if batch in self._batches else []
+
+    def footers(self, batches: Iterable[int]) -> list[Footer]:
+        """Return the footers of the parts of batches, as far as they are known."""
+        return [part.footer for batch in batches for part in self.parts_of(batch) if part.footer is not None]
 
     @property
     def undoubted(self) -> list[Part]:

@@ -6,7 +6,7 @@ committed. It is unacked until Pub/Sub has answered its ack.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..pull.health import StreamHealth
@@ -22,11 +22,6 @@ def batch_counts(footers: Sequence[Footer], malformed: int, dead_letters: int) -
         "malformed": malformed,
         "deadLetters": dead_letters,
     }
-
-
-def unacked_count(footers: Iterable[Footer]) -> int:
-    """Return the number of acks that parts wait for: of rows and of dropped redeliveries."""
-    return sum(footer.rows + footer.dropped for footer in footers)
 
 
 def health_metrics(health: StreamHealth, now: float) -> dict[str, Any]:
@@ -52,6 +47,6 @@ def unacked_metrics(
     times = [oldest_buffered, *(footer.oldest for footer in footers)]
     oldest = min((published for published in times if published is not None), default=None)
     return {
-        "unackedMessages": buffered + unacked_count(footers),
+        "unackedMessages": buffered + sum(footer.acks for footer in footers),
         "oldestUnackedSeconds": 0 if oldest is None else max(0.0, round(now - oldest, 3)),
     }

@@ -112,6 +112,6 @@ def is_backlogged(footers: Sequence[Footer], drained_from: float | None = None) 
     if footers and footers[-1].is_empty and len(footers) > (footers[-1].task_slots or len(footers)):
         return False
     without = ("idle", "caughtUp") if drained_from is None else ("idle",)
-    more = any(footer.rows + footer.dropped and footer.ended not in without for footer in footers)
+    more = any(footer.acks and footer.ended not in without for footer in footers)
     oldest = min((footer.oldest for footer in footers if footer.oldest is not None), default=None)
     return more and (drained_from is None or oldest is None or oldest <= drained_from)

@@ -56,9 +56,14 @@ class Footer:
     reader: str | None = None
 
     @property
+    def acks(self) -> int:
+        """The number of acks that the part waits for: of rows and of dropped redeliveries."""
+        return self.rows + self.dropped
+
+    @property
     def is_empty(self) -> bool:
         """Whether its pull brought no message."""
-        return not (self.rows or self.dropped or self.redelivered)
+        return not (self.acks or self.redelivered)
 
     @property
     def has_found_the_end(self) -> bool:

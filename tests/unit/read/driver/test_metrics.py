@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from pubsub_spark.read.driver.metrics import batch_counts, health_metrics, unacked_count, unacked_metrics
+from pubsub_spark.read.driver.metrics import batch_counts, health_metrics, unacked_metrics
 from pubsub_spark.read.pull.health import StreamHealth
 from pubsub_spark.read.staging import part as part_format
 from tests.unit.read.service import part
@@ -91,7 +91,6 @@ def test_unacked_are_buffered_staged_and_dropped_ones():
     """A redelivery that was dropped is also acked with the batch. The oldest of all determines the age."""
     assert {"unackedMessages": 10, "oldestUnackedSeconds": 50.0} == unacked_metrics(4, 1010.0, [FOOTER, FOOTER], 1050.0)
     assert {"unackedMessages": 4, "oldestUnackedSeconds": 40.0} == unacked_metrics(4, 1010.0, [], 1050.0)
-    assert 3 == unacked_count([FOOTER])
 
 
 def test_nothing_unacked():
