@@ -7,7 +7,6 @@ dead-letter policy each read counts as a delivery attempt. A final error of the 
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -82,8 +81,8 @@ class PubSubBatchReader(DataSourceReader):
 
             period, idle = options.max_fetch_period, options.idle_timeout
             result = Pull(connection, settings, period, idle, take, times=self._times).run()
-            ack_ids = (received.receipts.column("ack_id") for received in arrived)
-            acks.nack(connection, options.subscription, ack_ids, time.monotonic() + _NACK_TIMEOUT_SECONDS)
+            receipts = (received.receipts for received in arrived)
+            acks.nack(connection, options.subscription, receipts, _NACK_TIMEOUT_SECONDS)
         if result.failure is not None:
             raise result.failure
         yield from self._rows.of(iter(first_deliveries(arrived)))

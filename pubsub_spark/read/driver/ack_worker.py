@@ -87,11 +87,10 @@ class AckWorker:
 
     def _acknowledge_redelivered(self, redelivered: list[Redelivered]) -> None:
         run = self._run
-        deadline = run.runtime.monotonic() + self._times.send
         ack_ids = [redelivery.receipts.column("ack_id") for redelivery in redelivered]
         not_accepted = pa.concat_arrays(ack_ids)
         try:
-            failed = acks.acknowledge(run.connection, run.subscription, ack_ids, deadline, runtime=run.runtime)
+            failed = acks.acknowledge(run.connection, run.subscription, ack_ids, self._times.send, runtime=run.runtime)
         except Exception:
             if not self._stopping:  # else the connection is closing
                 _log.exception("redeliveries of `%s` were not acknowledged", run.subscription)
@@ -163,13 +162,12 @@ class AckWorker:
             except Exception as error:  # raised after the answers to the requests in flight
                 unreadable.append(error)
 
-        until = run.runtime.monotonic() + self._times.send
         failed = acks.acknowledge(
             run.connection,
             run.subscription,
             ack_ids(),
-            until + self._times.send,
-            until,
+            2 * self._times.send,
+            self._times.send,
             runtime=run.runtime,
             window=self._window,
         )

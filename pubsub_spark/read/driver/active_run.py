@@ -283,9 +283,8 @@ class ActiveRun:
         answers = self.worker.flush(timeout)
         for thread in (self.worker, self.extender):
             thread.end(max(0.0, end - run.runtime.monotonic()))
-        buffered = [receipts.column("ack_id") for receipts in run.stream.close()]
-        deadline = run.runtime.monotonic() + (timeout if answers else 0.0)
-        failed = acks.nack(run.connection, run.subscription, buffered, deadline, runtime=run.runtime)
+        buffered = run.stream.close()
+        failed = acks.nack(run.connection, run.subscription, buffered, timeout if answers else 0.0, run.runtime)
         now, wall = run.now(), run.runtime.wall()
         with run.changed:
             if buffered:

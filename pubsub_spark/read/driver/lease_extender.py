@@ -73,11 +73,9 @@ class LeaseExtender:
         if buffered and (refused := self._extend(receipts.column("ack_id") for receipts in buffered)) is not None:
             run.stream.record_extension(now, run.now(), refused)
         if expired := run.stream.take_expired():
-            deadline = run.runtime.monotonic() + self._times.timeout
-            ack_ids = (receipts.column("ack_id") for receipts in expired)
             with run.changed:  # before they can be redelivered
                 run.ledger.returned(now)
-            returned = acks.nack(run.connection, run.subscription, ack_ids, deadline, runtime=run.runtime)
+            returned = acks.nack(run.connection, run.subscription, expired, self._times.timeout, run.runtime)
             run.stream.record_acks(returned.taken)
         self._readers = [reader for reader in self._readers if reader.is_alive()]  # type: ignore[attr-defined]
         while len(self._readers) < _MAX_READERS and (reading := self._take_reading()) is not None:
@@ -149,13 +147,12 @@ class LeaseExtender:
     def _extend(self, ack_ids: Iterable[pa.Array]) -> bool | None:
         """Extend leases. Return whether the service refused any, or None if it did not answer all."""
         run = self._run
-        deadline = run.runtime.monotonic() + self._times.timeout
         failed = acks.extend(
             run.connection,
             run.subscription,
             ack_ids,
             int(LEASE_SECONDS),
-            deadline,
+            self._times.timeout,
             runtime=run.runtime,
             window=self._window,
         )

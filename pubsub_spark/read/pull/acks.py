@@ -41,8 +41,6 @@ _FAST_SECONDS, _SLOW_SECONDS = 3.0, 10.0  # for an answer: more may be in flight
 _REQUEST_TIMEOUT_SECONDS = 30.0  # before a request is tried again
 _log = logging.getLogger(__name__)
 
-Pauses = Callable[[], Iterator[float]]
-
 
 @dataclass
 class Window:
@@ -91,31 +89,30 @@ def acknowledge(
     connection: Connection,
     subscription: str,
     ack_ids: Iterable[pa.Array],
-    deadline: float,
-    take_until: float = math.inf,
+    timeout: float,
+    take_for: float = math.inf,
     runtime: Runtime = SYSTEM,
-    pauses: Pauses = delays,
     window: Window | None = None,
 ) -> FailedIds:
     """Acknowledge messages. Return the ack ids that the service did not accept.
 
-    ack_ids: arrays of strings, taken as they are needed. deadline: the time of `Runtime.monotonic` after which nothing
-    is tried again. take_until: the time after which no more ids are taken, except for a first request. pauses: before a
-    request is sent again. window: of the last call, which this one changes.
+    ack_ids: arrays of strings, taken as they are needed. timeout: seconds after which nothing is tried again. take_for:
+    seconds after which no more ids are taken, except for a first request. window: of the last call, which this one
+    changes.
     """
     empty = acknowledge_request(subscription)
-    return _Sender(connection.acknowledge, empty, ack_ids, deadline, "acks", take_until, runtime, pauses, window).send()
+    return _Sender(connection.acknowledge, empty, ack_ids, timeout, "acks", take_for, runtime, window).send()
 
 
 def nack(
     connection: Connection,
     subscription: str,
-    ack_ids: Iterable[pa.Array],
-    deadline: float,
+    receipts: Iterable[pa.RecordBatch],
+    timeout: float,
     runtime: Runtime = SYSTEM,
 ) -> FailedIds:
     """Have the service redeliver messages at once. See `acknowledge`."""
-    return extend(connection, subscription, ack_ids, 0, deadline, runtime)
+    return extend(connection, subscription, (batch.column("ack_id") for batch in receipts), 0, timeout, runtime)
 
 
 def extend(
@@ -123,17 +120,17 @@ def extend(
     subscription: str,
     ack_ids: Iterable[pa.Array],
     seconds: int,
-    deadline: float,
+    timeout: float,
     runtime: Runtime = SYSTEM,
     window: Window | None = None,
 ) -> FailedIds:
     """Set the leases of messages to `seconds` from now. See `acknowledge`.
 
-    After the deadline no more ids are taken: requests without time to be answered would only fill the uplink.
+    After the timeout no more ids are taken: requests without time to be answered would only fill the uplink.
     """
     empty = extend_request(subscription, seconds)
     call = connection.modify_ack_deadline
-    return _Sender(call, empty, ack_ids, deadline, "leases", deadline, runtime, delays, window).send()
+    return _Sender(call, empty, ack_ids, timeout, "leases", timeout, runtime, window).send()
 
 
 def acknowledge_request(subscription: str) -> Any:
@@ -187,7 +184,7 @@ class _Request(NamedTuple):
 
 @dataclass(eq=False)
 class _Sender:
-    """The requests of one call of `acknowledge` or `extend`, until each is answered or the deadline is over.
+    """The requests of one call of `acknowledge` or `extend`, until each is answered or the time is over.
 
     call, empty: the RPC and its request without ids. ids_name: its ids, in words for the log.
     """
@@ -195,18 +192,19 @@ class _Sender:
     call: Callable[[str, bytes, float], Any]
     empty: Any
     ack_ids: Iterable[pa.Array]
-    deadline: float
+    timeout: float
     ids_name: str
-    take_until: float
+    take_for: float
     runtime: Runtime
-    pauses: Pauses
     window: Window | None
 
     def __post_init__(self) -> None:
-        empty, pauses = self.empty, self.pauses  # a generator that refers to this object would keep its ids alive
+        began, empty = self.runtime.monotonic(), self.empty
+        self._deadline, self._take_until = began + self.timeout, began + self.take_for
         self._window = window = self.window or Window()
+        # A generator that refers to this object would keep its ids alive.
         fresh = (request for ids in _merged(self.ack_ids) for request in requests(empty, ids, window))
-        self._fresh = (_Request(*request, Retries(0.0, pauses())) for request in fresh)
+        self._fresh = (_Request(*request, Retries(0.0, delays())) for request in fresh)
         self._in_flight: deque[tuple[Any, float, _Request]] = deque()  # the future, when it was sent, the request
         self._retries: list[tuple[float, _Request]] = []  # the time of each, and the request
         self._refused: list[pa.Array] = []
@@ -218,7 +216,7 @@ class _Sender:
         subscription = self.empty.subscription
         while True:
             now = self.runtime.monotonic()
-            timeout = max(0.1, min(_REQUEST_TIMEOUT_SECONDS, self.deadline - now))
+            timeout = max(0.1, min(_REQUEST_TIMEOUT_SECONDS, self._deadline - now))
             for request in self._next(now):
                 self._in_flight.append((self.call(subscription, request.serialized, timeout), now, request))
             if self._in_flight:
@@ -234,7 +232,7 @@ class _Sender:
     def _next(self, now: float) -> list[_Request]:
         due = [request for at, request in self._retries if at <= now]
         self._retries = [(at, request) for at, request in self._retries if at > now]
-        if now < self.take_until or not self._taken:
+        if now < self._take_until or not self._taken:
             free = max(0, self._window.requests - len(self._in_flight) - len(self._retries) - len(due))
             added = list(islice(self._fresh, free))
             self._complete |= len(added) < free
@@ -268,7 +266,7 @@ class _Sender:
 
     def _send_again(self, ids: pa.Array, retries: Retries) -> None:
         now = self.runtime.monotonic()
-        pause = retries.pause(now, self.deadline)
+        pause = retries.pause(now, self._deadline)
         if pause is None:
             self._unanswered.append(ids)
         else:

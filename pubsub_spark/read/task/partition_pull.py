@@ -133,9 +133,10 @@ class PartitionPull:
         self, redelivered: pa.RecordBatch, receipts: pa.RecordBatch
     ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Acknowledge redeliveries. Return which of the receipts are not among those that were not accepted."""
-        deadline = self.runtime.monotonic() + _ACK_SECONDS
-        ack_ids = redelivered.column("ack_id")
-        failed = acks.acknowledge(self.connection, self.options.subscription, [ack_ids], deadline, runtime=self.runtime)
+        ack_ids = [redelivered.column("ack_id")]
+        failed = acks.acknowledge(
+            self.connection, self.options.subscription, ack_ids, _ACK_SECONDS, runtime=self.runtime
+        )
         not_accepted = pa.concat_arrays([failed.refused, failed.unanswered])
         return np.asarray(pc.invert(pc.is_in(receipts.column("ack_id"), not_accepted)))
 
@@ -157,9 +158,8 @@ class PartitionPull:
 
     def _return_all(self) -> None:
         """Nack the messages: rows of a key are in one part of a batch."""
-        ack_ids = [receipts.column("ack_id") for _, receipts in self._kept]
-        deadline = self.runtime.monotonic() + _ACK_SECONDS
-        acks.nack(self.connection, self.options.subscription, ack_ids, deadline, runtime=self.runtime)
+        receipts = [receipts for _, receipts in self._kept]
+        acks.nack(self.connection, self.options.subscription, receipts, _ACK_SECONDS, self.runtime)
 
 
 def first_wait(partition: PullPartition, slots: int | None) -> float:

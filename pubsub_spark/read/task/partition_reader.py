@@ -167,8 +167,7 @@ def _leases_extended(
     def extend() -> None:
         while not staged.wait(lease / 4):
             ack_ids = (receipts.column("ack_id") for receipts in staged_part.receipts(buffers))
-            deadline = runtime.monotonic() + _EXTENSION_SECONDS
-            acks.extend(connection, options.subscription, ack_ids, lease, deadline, runtime=runtime)
+            acks.extend(connection, options.subscription, ack_ids, lease, _EXTENSION_SECONDS, runtime=runtime)
 
     thread = runtime.start(extend, "lease extender of a task")
     try:
@@ -179,6 +178,4 @@ def _leases_extended(
 
 
 def _nack(connection: Connection, options: ReadOptions, buffers: list[Buffer], runtime: Runtime) -> None:
-    ack_ids = (receipts.column("ack_id") for receipts in staged_part.receipts(buffers))
-    deadline = runtime.monotonic() + _NACK_SECONDS
-    acks.nack(connection, options.subscription, ack_ids, deadline, runtime=runtime)
+    acks.nack(connection, options.subscription, staged_part.receipts(buffers), _NACK_SECONDS, runtime)

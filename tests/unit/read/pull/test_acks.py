@@ -47,15 +47,15 @@ def send(service: Any, ack_ids: Any, seconds: int | None = None, **how: Any) -> 
 
 
 def ask(
-    service: Service | Link, ack_ids: Any, seconds: int | None = None, deadline: float = 5, **how: Any
+    service: Service | Link, ack_ids: Any, seconds: int | None = None, timeout: float = 5, **how: Any
 ) -> acks.FailedIds:
     connection: Any = service
     how = {"runtime": Clock()} | how
     if seconds is None:
-        return acks.acknowledge(connection, SUBSCRIPTION, [ack_ids], deadline, **how)
+        return acks.acknowledge(connection, SUBSCRIPTION, [ack_ids], timeout, **how)
     if seconds == 0:
-        return acks.nack(connection, SUBSCRIPTION, [ack_ids], deadline, **how)
-    return acks.extend(connection, SUBSCRIPTION, [ack_ids], seconds, deadline, **how)
+        return acks.nack(connection, SUBSCRIPTION, [pa.record_batch({"ack_id": ack_ids})], timeout, **how)
+    return acks.extend(connection, SUBSCRIPTION, [ack_ids], seconds, timeout, **how)
 
 
 class PartlyFailedError(StatusError):
@@ -121,11 +121,11 @@ def test_half_a_mebibyte_is_one_request_and_a_byte_more_are_two(more: int, reque
     assert requests == len(list(made))
 
 
-@pytest.mark.parametrize(("deadline", "timeout"), [(60, 30), (5, 5), (-1, 0.1)])
-def test_a_request_is_given_the_time_that_there_is(deadline: float, timeout: float):
+@pytest.mark.parametrize(("seconds", "timeout"), [(60, 30), (5, 5), (-1, 0.1)])
+def test_a_request_is_given_the_time_that_there_is(seconds: float, timeout: float):
     """The timeout of a request is 30 s, or the rest until the deadline, and 0.1 s at least."""
     service = Service()
-    ask(service, ids("a"), deadline=deadline)
+    ask(service, ids("a"), timeout=seconds)
 
     assert [timeout] == service.timeouts
 
@@ -166,18 +166,18 @@ def test_a_request_that_is_tried_again_does_not_hold_up_the_others():
     assert 1 == len(clock.slept)
 
 
-def test_the_pause_of_one_request_is_not_that_of_another():
+def test_the_pause_of_one_request_is_not_that_of_another(monkeypatch: pytest.MonkeyPatch):
     """A request is tried again after its own pause, however long that of an earlier request is."""
     pauses = iter([10.0, 1.0])
+    monkeypatch.setattr(acks, "delays", lambda: repeat(next(pauses)))
     clock = Clock()
     service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 2)
 
     assert [] == send(
         service,
         ids(*(f"ack-{n}" for n in range(6000))),
-        deadline=60,
+        timeout=60,
         runtime=clock,
-        pauses=lambda: repeat(next(pauses)),
         window=acks.Window(6),
     )
     assert ["ack-0", "ack-3000", "ack-3000", "ack-0"] == [request[0] for request in service.acked]
@@ -201,7 +201,7 @@ def test_unavailable_for_too_long_is_a_result():
     """After the deadline the ids of failed requests are unanswered. Nothing is raised."""
     service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)] * 3)
 
-    failed = ask(service, ids("a", "b"), deadline=-1)
+    failed = ask(service, ids("a", "b"), timeout=-1)
     assert ([], ["a", "b"]) == (failed.refused.to_pylist(), failed.unanswered.to_pylist())
     assert 1 == len(service.acked)
 
@@ -277,7 +277,7 @@ def test_transient_failure_for_too_long_is_a_result():
     """A transient failure that lasts past the deadline is unanswered, not refused."""
     service = Service(answers=[PartlyFailedError({"b": "TRANSIENT_FAILURE_OTHER"})])
 
-    assert ["b"] == ask(service, ids("a", "b"), deadline=-1).unanswered.to_pylist()
+    assert ["b"] == ask(service, ids("a", "b"), timeout=-1).unanswered.to_pylist()
 
 
 def test_window_grows_with_fast_answers_and_shrinks_with_slow_ones():
@@ -347,7 +347,7 @@ def test_acks_take_the_time_of_their_bytes_on_any_uplink(kilobytes_per_second: f
     many = [f"{n:0190}" for n in range(30_000)]
     volume = sum(map(len, many))
 
-    assert [] == send(link, ids(*many), deadline=1e9, runtime=link.runtime)
+    assert [] == send(link, ids(*many), timeout=1e9, runtime=link.runtime)
     assert link.sent < 1.1 * volume
     assert link.runtime.monotonic() < 1.5 * volume / (kilobytes_per_second * 1000) + 2
 
@@ -359,7 +359,7 @@ def test_small_part_does_not_hide_a_slow_uplink(kilobytes_per_second: float):
     many = [f"{n:0190}" for n in range(30_000)]
     volume = sum(map(len, many))
     for part in (many[:1000], many[1000:]):
-        assert [] == send(link, ids(*part), deadline=1e9, runtime=link.runtime, window=window)
+        assert [] == send(link, ids(*part), timeout=1e9, runtime=link.runtime, window=window)
 
     assert link.sent < 1.1 * volume
     assert link.runtime.monotonic() < 1.5 * volume / (kilobytes_per_second * 1000) + 2
@@ -369,7 +369,7 @@ def test_extension_that_takes_too_long_is_given_up():
     """After its deadline no more ids are sent: requests without time to be answered would only fill the uplink."""
     link = Link(30_000)
     many = [f"{n:0190}" for n in range(30_000)]
-    failed = ask(link, ids(*many), 600, deadline=30.0, runtime=link.runtime)
+    failed = ask(link, ids(*many), 600, timeout=30.0, runtime=link.runtime)
 
     assert (False, []) == (failed.complete, failed.refused.to_pylist())
     assert 0 < failed.taken < len(many)
@@ -380,7 +380,7 @@ def test_no_more_ids_are_taken_after_a_time():
     """A caller that asks again gets the progress of the first requests at least, and learns how far it went."""
     service = Service()
     many = [f"ack-{n}" for n in range(30_000)]
-    failed = ask(service, ids(*many), take_until=0)
+    failed = ask(service, ids(*many), take_for=0)
 
     assert (6000, False, many[:6000]) == (failed.taken, failed.complete, service.acked_ids)
 
@@ -389,6 +389,6 @@ def test_ids_are_complete_when_all_are_sent():
     """Also when they fill the requests that may be in flight."""
     service: Any = Service()
     arrays = [ids(str(n)) for n in range(2 * acks.MAX_IN_FLIGHT)]
-    failed = acks.acknowledge(service, SUBSCRIPTION, arrays, deadline=5, runtime=Clock())
+    failed = acks.acknowledge(service, SUBSCRIPTION, arrays, timeout=5, runtime=Clock())
 
     assert (len(arrays), True) == (failed.taken, failed.complete)
