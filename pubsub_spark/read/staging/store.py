@@ -91,7 +91,7 @@ class Entry(NamedTuple):
 def open_store(
     location: str, credentials_json: str | None = None, fail_after: float | None = None, mode: int = 0o600
 ) -> Store:
-    """Return the store at a path or URL. See `Store` for the arguments.
+    """Return the store at a path or URL. See `Store`. fail_after: None for five minutes.
 
     Raises StagingError if it is neither, or is a folder of Databricks or of a disk that is not mounted here.
     """
@@ -112,7 +112,8 @@ def open_store(
             f"`stagingLocation` `{location}` is a folder of Databricks or of a disk that is not mounted: there is no "
             f"`{mounted}` on this machine. Use a folder of this machine, or a URL of an object store."
         )
-    return Store(location, credentials_json=credentials_json, fail_after=fail_after, mode=mode)
+    seconds = _OUTAGE_SECONDS if fail_after is None else fail_after
+    return Store(location, credentials_json=credentials_json, fail_after=seconds, mode=mode)
 
 
 def default_location() -> str:
@@ -138,12 +139,12 @@ class Store:
     the whole location. Local folders are open to this user alone, and files too unless `mode` says otherwise.
 
     credentials_json: Google's, for `gs://`, or None for the Application Default Credentials. fail_after: seconds to
-    wait through an outage of an object store, or None for five minutes.
+    wait through an outage of an object store.
     """
 
     location: str
     credentials_json: str | None = field(default=None, repr=False, kw_only=True)
-    fail_after: float | None = field(default=None, kw_only=True)
+    fail_after: float = field(default=_OUTAGE_SECONDS, kw_only=True)
     mode: int = field(default=0o600, kw_only=True)
 
     @property
@@ -259,7 +260,7 @@ class Store:
                 now = time.monotonic()
                 if not isinstance(error, _OUTAGE) or self.is_local or now - asked < self._request_seconds:
                     raise self._refused(error) from None
-                if now - began >= self._outage_seconds:
+                if now - began >= self.fail_after:
                     raise StagingError(
                         f"The staging area `{self.location}` did not answer for {now - began:.0f} s: {_reason(error)}. "
                         f"Check the network and the store, and start the query again.{_credentials(self.location)}"
@@ -271,11 +272,11 @@ class Store:
                         "%.0f s (last error: %s).%s",
                         self.location,
                         now - began,
-                        self._outage_seconds,
+                        self.fail_after,
                         _reason(error),
                         _credentials(self.location),
                     )
-                time.sleep(min(next(pauses), began + self._outage_seconds - now))
+                time.sleep(min(next(pauses), began + self.fail_after - now))
             else:
                 self._log_end(is_out, began)
                 return result
@@ -285,16 +286,8 @@ class Store:
             _log.warning("the staging area `%s` answers again after %.0f s", self.location, time.monotonic() - began)
 
     @property
-    def _outage_seconds(self) -> float:
-        return _OUTAGE_SECONDS if self.fail_after is None else self.fail_after
-
-    @property
     def _request_seconds(self) -> float:
-        return min(_REQUEST_SECONDS, self._outage_seconds)
-
-    @property
-    def _metadata_seconds(self) -> float:
-        return min(_METADATA_SECONDS, self._outage_seconds)
+        return min(_REQUEST_SECONDS, self.fail_after)
 
     def _refused(self, error: Exception) -> StagingError:
         if isinstance(error, _MISSING) and not self.is_local:  # files that may be missing are among `passed`
@@ -358,7 +351,9 @@ def _google_tokens(store: Store) -> Callable[[], Any]:
 
     from ...backend import google_credentials
 
-    credentials = google_credentials.load(store.credentials_json, store.location, store._metadata_seconds)
+    credentials = google_credentials.load(
+        store.credentials_json, store.location, min(_METADATA_SECONDS, store.fail_after)
+    )
     fetch = GoogleCredentialProvider(with_scopes_if_required(credentials, _SCOPES))
 
     def token() -> Any:
