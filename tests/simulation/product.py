@@ -64,7 +64,8 @@ def read(
     schemas._answers.clear()  # a process of its own
     name = partition.reader if isinstance(partition, StagedPartition) else None
     staged = schemas.StagedSchemas(partition.staging, partition.batch, name)
-    return Rows(options, backend, reader).of(messages, partial(partition_reader.count_malformed, partition), staged)
+    count_malformed = partial(partition.staging.record_malformed, partition.batch, partition.part)
+    return Rows(options, backend, reader).of(messages, count_malformed, staged)
 
 
 def staged_ids(content: bytes) -> set[str]:
