@@ -55,7 +55,9 @@ def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> str | None:
         refuse_unless_pulled(existing)
         _check_topic(existing, options)
         _warn_of_other_settings(existing, _wanted(options, existing.topic))
-    _check_permissions(admin, options)
+    admin.check_permission("pull from", "subscriptions", options.subscription, "pubsub.subscriptions.consume")
+    if options.delete_subscription_on_stream_stop:
+        admin.check_permission("delete", "subscriptions", options.subscription, "pubsub.subscriptions.delete")
     if is_new:
         if options.starting_timestamp is not None:
             admin.seek(options.subscription, options.starting_timestamp)
@@ -107,12 +109,6 @@ def _warn_of_other_settings(existing: types.Subscription, wanted: types.Subscrip
             existing.name,
             ", ".join(f"`{name}`" for name in other),
         )
-
-
-def _check_permissions(admin: Admin, options: ReadOptions) -> None:
-    admin.check_permission("pull from", "subscriptions", options.subscription, "pubsub.subscriptions.consume")
-    if options.delete_subscription_on_stream_stop:
-        admin.check_permission("delete", "subscriptions", options.subscription, "pubsub.subscriptions.delete")
 
 
 def _create(admin: Admin, wanted: types.Subscription) -> types.Subscription:
