@@ -212,7 +212,7 @@ class AckLedger:
         self.leased_until = max(self.leased_until, part.lease.end)
 
     def settle(self, part: Part) -> None:
-        """Record that all acks of a part were answered, or are in doubt."""
+        """Record that all acks of a part were answered. Ids whose ack may be lost are in doubt before."""
         part.ack_ids = None
         part.apply(Event.SETTLE)
 

@@ -105,8 +105,8 @@ def is_backlogged(footers: Sequence[Footer], drained_from: float | None = None) 
     """Return whether the pulls of a batch say that there are more messages.
 
     footers: in the order of the parts. If there are more than Spark's slots, the last task began after others ended: if
-    it found nothing, there was nothing. drained_from: with `availableNow`, the publish time in seconds of the first
-    message that is left. A batch with nothing older ends the backlog. After one that has, a pull that has caught up is
+    it found nothing, there was nothing. drained_from: with `availableNow`, the time in seconds: messages published
+    later are left. A batch with nothing older ends the backlog. After one that has, a pull that has caught up is
     no sign that all came.
     """
     if footers and footers[-1].is_empty and len(footers) > (footers[-1].task_slots or len(footers)):

@@ -4,9 +4,10 @@
                             `triggers` says whether a batch n+1 is planned, whose end is the answer, or not: start
     partitions(start, end)  planned here -> `batches.new_batch`, staged by an earlier run -> `batches.replayed_batch`
 
-Spark 4.0 and 4.1 pass no start. There the committed offset is the end of the last batch that Spark asked partitions
-for. Their restart begins with `partitions(end, end)` of the last batch in the offset log. That batch is committed if
-`latest_offset` is called next, and is not if `partitions` is called with it.
+Spark calls `latest_offset` with the end of batch n once n is in the commit log, on every trigger, and first at a
+restart. Spark 4.0 and 4.1 pass no start. There the committed offset is the end of the last batch that Spark asked
+partitions for. Their restart begins with `partitions(end, end)` of the last batch in the offset log. That batch is
+committed if `latest_offset` is called next, and is not if `partitions` is called with it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from ..pull.streaming_pull import DEFAULT_TIMES, PullTimes
 
 @dataclass(frozen=True)
 class AckTimes:
-    """Of the thread that acknowledges."""
+    """The limits of the thread that acknowledges."""
 
     tick: float = 1.0  # between two checks of the ledger
     send: float = 30.0  # until no more acks of a part are sent. Failed ones are retried for twice as long
@@ -20,7 +20,7 @@ class AckTimes:
 
 @dataclass(frozen=True)
 class ExtensionTimes:
-    """Of the threads that extend leases."""
+    """The limits of the threads that extend leases."""
 
     tick: float = 1.0  # between two checks of the ledger
     timeout: float = 30.0  # for one extension, retries included
@@ -31,7 +31,7 @@ ACK_TIMES, EXTENSION_TIMES = AckTimes(), ExtensionTimes()
 
 @dataclass(frozen=True)
 class DriverTimes:
-    """Of one query on the driver."""
+    """The limits of one query on the driver."""
 
     acks: AckTimes = ACK_TIMES
     extensions: ExtensionTimes = EXTENSION_TIMES

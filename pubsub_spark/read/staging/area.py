@@ -12,8 +12,8 @@
         <batch>/malformed-<i>-<n>  says that part i has n payloads that could not be decoded
         owners/<epoch>             the run that owns the area, written once (`fencing`)
 
-Losing them costs duplicates and never a message. Files of other names are left alone. A file whose content cannot be
-read raises DamagedFile.
+Nothing in here is acknowledged, so losing it costs duplicates and never a message. Files of other names are left alone.
+A file whose content cannot be read raises DamagedFile.
 """
 
 from __future__ import annotations
