@@ -29,6 +29,8 @@ _SHORT_GAPS = _GAPS[:4]  # while a query runs
 _LEASES_SECONDS = 700.0  # after which no lease of a dead client is left
 SINGLE_BATCH_RUNS = 4  # of one batch each: an old batch again, an empty one, the messages, their acks
 _FEW_BYTES = 600  # of responses: a few messages
+_BUFFERED_RESPONSES = 4  # of a service that cuts none: a larger buffer is nearly full while the last does not fit
+_MAX_BATCHES = 4  # for a backlog that fits into one
 _MAX_FAILURES = 3  # of quiet runs, each with an error that says what to do
 _LOSSES = ("file removed", "rolled back", "other staging", "new checkpoint")
 
@@ -93,18 +95,22 @@ def _setup(chooser: Chooser, faults: Faults) -> Setup:
         chooser.pick((10.0, float("inf"))),
         chooser.chance(0.5),
         tuple(chooser.pick(skews) for _ in range(chooser.pick((1, 3)))),
+        chooser.pick((None, None, None, 2)),
     )
 
 
-def _query(chooser: Chooser) -> Query:
+def _query(chooser: Chooser, response: int | None) -> Query:
     messages, volume = chooser.pick((1, 3, 10, 1000)), chooser.pick((10**6, 10**6, _FEW_BYTES))
+    buffered = chooser.pick((1, 3, 1000))
+    if response is not None:
+        messages, buffered = 1000, _BUFFERED_RESPONSES * response
     return Query(
         _options(chooser, messages, volume),
         chooser.pick((PROCESSING_TIME, PROCESSING_TIME, AVAILABLE_NOW, AVAILABLE_NOW, ONCE)),
         chooser.chance(0.6),
         product.Budget(messages, volume),
         chooser.pick((1, 2, 3)),
-        chooser.pick((1, 3, 1000)),
+        buffered,
         chooser.pick((0.0, 0.0, 0.0, 5.0, 60.0)),
     )
 
@@ -129,7 +135,7 @@ class History:
         self.world = world
         self.repeats: Counter[str] = Counter()
         self._chooser, self._faults, self._record = world.chooser, world.faults, world.record
-        self._query = _query(world.chooser)
+        self._query = _query(world.chooser, world.service.response)
         if world.service.schema is not None:
             self._query = replace(self._query, options=replace(self._query.options, decode="topic"))
         self._runs = plan.runs or 1 + world.chooser.below(4)
@@ -308,8 +314,10 @@ class History:
         while runs > 0 and not world.is_delivered:
             application = running or world.start(self._query)
             running = None
+            backlog, batches = world.backlog, len(self._record.commits)
             world.run_quietly(application)
             if application.has_succeeded:
+                self._check_batches(backlog, len(self._record.commits) - batches)
                 runs -= 1
                 world.wait(max(_LEASES_SECONDS, world.settings.max_backoff))
                 continue
@@ -330,11 +338,23 @@ class History:
         query, messages = self._query, len(self._record.messages)
         settings = self.world.settings
         if not query.is_asked_once:
-            is_calm = not (self._faults.rates or settings.ordering or settings.min_backoff or settings.exactly_once)
-            return 1 if is_calm and not query.runs_on else 2
+            return 1 if self._is_calm else 2
         fits = 1 if settings.ordering else min(query.budget.messages, query.buffered)
         left = max(len(checkers.undelivered(self._record)), self.world.backlog)
         return SINGLE_BATCH_RUNS + (messages if left > fits else 0)
+
+    @property
+    def _is_calm(self) -> bool:
+        """Whether nothing delays a message until a later run of `availableNow`."""
+        settings, query = self.world.settings, self._query
+        delays = self._faults.rates or settings.ordering or settings.min_backoff or settings.exactly_once
+        return not (delays or query.runs_on or query.is_asked_once)
+
+    def _check_batches(self, backlog: int, batches: int) -> None:
+        """Check I4: tasks pull a backlog that is larger than the buffer, also if the last response does not fit."""
+        is_cut = self.world.service.response is None
+        if self._is_calm and self._query.budget.bytes > _FEW_BYTES and not is_cut and batches > _MAX_BATCHES:
+            self._record.violate("I4", f"a backlog of {backlog} messages took {batches} batches")
 
     def _follow_the_advice(self, application: Application) -> None:
         """Follow the advice of a StagingError: continue without the lost batches, or start a new checkpoint."""

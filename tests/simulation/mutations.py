@@ -245,6 +245,7 @@ MUTATIONS: list[Mutation] = [
     Mutation(
         "a standstill is not noticed", ("I5",), replaced(lease.Arrivals, "look", lambda _: lambda self, now, *_: now)
     ),
+    Mutation("a nearly full stream is no backlog", ("I4",), replaced(driver_stream, "_NEARLY_FULL", lambda _: 1.0)),
     Mutation("a pull is cut off", ("I3",), replaced(streaming_pull.StreamingPull, "half_close", _cuts_off)),
     Mutation("another location is replayed", ("I1",), replaced(start.Start, "_report_other_area", _nothing)),
     Mutation(

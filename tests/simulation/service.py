@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import grpc
@@ -69,6 +70,17 @@ class Receiver(Protocol):
         """Take a response. None is the headers, an error the end, and b"" the end with OK."""
 
 
+@dataclass(eq=False)
+class _WholeResponses(Consumer):
+    """A consumer of a service that cuts no response: it waits until there is room for a whole one, and more."""
+
+    response: int = 1  # messages
+
+    @property
+    def has_room(self) -> bool:
+        return super().has_room and (not self.messages or self.messages + self.response < self.max_messages)
+
+
 class Stream:
     """The service's half of a StreamingPull."""
 
@@ -93,12 +105,12 @@ class Stream:
         if self._subscription is None:
             self.end(SimRpcError(Code.NOT_FOUND, f"Resource not found (resource={request.subscription})."))
             return
-        self._consumer = Consumer(
-            request.stream_ack_deadline_seconds,
-            request.max_outstanding_messages,
-            request.max_outstanding_bytes,
-            self,
-        )
+        limits = request.max_outstanding_messages, request.max_outstanding_bytes
+        self._consumer = Consumer(request.stream_ack_deadline_seconds, *limits, self)
+        if service.response is not None:
+            self._consumer = _WholeResponses(
+                request.stream_ack_deadline_seconds, *limits, self, response=service.response
+            )
         service.broker.join(self._subscription, self._consumer)
         service.streams.append(self)
         self._send(None)
@@ -126,8 +138,8 @@ class Stream:
         if service.faults.hits("stream ended"):
             self.end(SimRpcError(Code.UNAVAILABLE, "the stream has ended"))
             return
-        now = service.now
-        batch = service.broker.take(subscription, consumer, now, service.chooser.pick((1, 5, 1000)))
+        most = service.response or service.chooser.pick((1, 5, 1000))
+        batch = service.broker.take(subscription, consumer, service.now, most if consumer.has_room else 0)
         if not batch:
             service.broker.wait(subscription, consumer)
             return
@@ -166,12 +178,17 @@ class Stream:
 
 
 class Service:
-    """The service of one history, with one topic and one subscription, and dead letters if they are asked for."""
+    """The service of one history, with one topic and one subscription, and dead letters if they are asked for.
 
-    def __init__(self, hub: Hub, faults: Faults, record: Record, settings: Settings) -> None:
+    response: the messages of each response, or None for a service that cuts responses to fit the flow control.
+    """
+
+    def __init__(
+        self, hub: Hub, faults: Faults, record: Record, settings: Settings, response: int | None = None
+    ) -> None:
         self.hub, self.faults, self.record = hub, faults, record
         self.chooser = hub.chooser
-        self.settings = settings
+        self.settings, self.response = settings, response
         self.broker = Broker(remembered=0)
         self.topic = self.broker.create_topic(TOPIC)
         self.broker.create_subscription(

@@ -25,12 +25,16 @@ _STOP_SECONDS = 300.0  # two minutes of a slow sink, and the rest of its batch
 
 @dataclass(frozen=True)
 class Setup:
-    """The objects at the beginning. skews: how wrong the clock of each machine is, in seconds."""
+    """The objects at the beginning. skews: how wrong the clock of each machine is, in seconds.
+
+    response: the messages of each response, or None for a service that cuts responses to fit the flow control.
+    """
 
     settings: Settings
     probe_after: float = 10.0
     are_stores_local: bool = False
     skews: tuple[float, ...] = (0.0,)
+    response: int | None = None
 
 
 class World:
@@ -41,7 +45,7 @@ class World:
         self.hub = hub = Hub(chooser, faults.rates.get("slow threads", 0.0), is_fair)
         self.record = record = Record(hub)
         checkers.watch_acks(record)
-        self.service = Service(hub, faults, record, setup.settings)
+        self.service = Service(hub, faults, record, setup.settings, setup.response)
         self.backend = SimBackend(self.service, probe_after=setup.probe_after)
         self.stores = [SimStore(hub, faults, record, f"sim://area-{n}", setup.are_stores_local) for n in range(2)]
         self.store = self.stores[0]
