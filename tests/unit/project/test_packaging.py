@@ -89,6 +89,22 @@ def test_server_starts_without_clients():
     assert ["set()", "True True True"] == ended.stdout.splitlines(), ended.stderr
 
 
+def test_rows_and_acks_need_no_pandas():
+    """Its import takes a new worker or driver process of Spark 0.3 s. Arrow imports it for a Python value."""
+    code = (
+        "import sys; import pubsub_spark.source; from pubsub_spark.codec.envelope import envelope, received;"
+        "from pubsub_spark.read.pull import acks; from google.pubsub_v1.types import StreamingPullResponse;"
+        "messages = [{'ack_id': f'ack-{n}', 'message': {'data': b'x'}} for n in range(20)];"
+        "delivered = received([StreamingPullResponse.serialize({'received_messages': messages})]);"
+        "rows = envelope(delivered.messages).num_rows; empty = acks.acknowledge_request('projects/p/subscriptions/s');"
+        "sent = list(acks.requests(empty, delivered.receipts.column('ack_id'), acks.Window()));"
+        "print(rows, len(sent), 'pandas' in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+
+    assert "20 1 False" == ended.stdout.strip(), ended.stderr
+
+
 def test_command_says_what_to_install():
     """Executors do not need the command: without its extra it ends with one sentence."""
     code = "import sys; sys.modules['typer'] = None; from pubsub_spark.cli import app; app()"
