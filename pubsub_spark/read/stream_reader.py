@@ -125,8 +125,7 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         messages = partition_reader.read(partition, self._options, self._backend)
         reader = partition.reader if isinstance(partition, StagedPartition) else None
         schemas = StagedSchemas(partition.staging, partition.batch, reader)
-        count_malformed = partial(partition.staging.record_malformed, partition.batch, partition.part)
-        return self._rows.of(messages, count_malformed, schemas)
+        return self._rows.of(messages, partial(partition_reader.count_malformed, partition), schemas)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Do nothing: Spark calls this late or never, and `latestOffset` is the commit signal."""

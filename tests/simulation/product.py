@@ -64,8 +64,7 @@ def read(
     schemas._answers.clear()  # a process of its own
     name = partition.reader if isinstance(partition, StagedPartition) else None
     staged = schemas.StagedSchemas(partition.staging, partition.batch, name)
-    count_malformed = partial(partition.staging.record_malformed, partition.batch, partition.part)
-    return Rows(options, backend, reader).of(messages, count_malformed, staged)
+    return Rows(options, backend, reader).of(messages, partial(partition_reader.count_malformed, partition), staged)
 
 
 def staged_ids(content: bytes) -> set[str]:

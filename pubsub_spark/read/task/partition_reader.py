@@ -62,6 +62,11 @@ def read(
                 yield from _staged(partition.staging, partition.batch, part)
 
 
+def count_malformed(partition: Partition, count: int) -> None:
+    """Record for the driver how many payloads of a partition could not be decoded."""
+    partition.staging.record_malformed(partition.batch, partition.part, count)
+
+
 @lru_cache(maxsize=64)
 def _check_token_once(staging: Staging) -> None:
     staging.check_token()

@@ -241,7 +241,7 @@ def test_malformed_payloads_are_counted_once_for_each_part(task: Task):
     """However often a part is read."""
     staging = task.staging
     for each in (DriverPartition(staging, 1, b""), StagedPartition(staging, 1, [2]), StagedPartition(staging, 1, [2])):
-        staging.record_malformed(each.batch, each.part, 3)
+        partition_reader.count_malformed(each, 3)
 
     assert 6 == staging.malformed(1)
     assert 0 == staging.malformed(2)
