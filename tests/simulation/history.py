@@ -339,7 +339,8 @@ class History:
         settings = self.world.settings
         if not query.is_asked_once:
             return 1 if self._is_calm else 2
-        fits = 1 if settings.ordering else min(query.budget.messages, query.buffered)
+        is_small = settings.ordering or query.budget.bytes <= _FEW_BYTES
+        fits = 1 if is_small else min(query.budget.messages, query.buffered)
         left = max(len(checkers.undelivered(self._record)), self.world.backlog)
         return SINGLE_BATCH_RUNS + (messages if left > fits else 0)
 
