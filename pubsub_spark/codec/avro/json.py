@@ -112,11 +112,14 @@ def _union(node: tree.Union) -> Plan:
     kinds = _members(node)
     if not kinds:  # whose column is a struct without fields
         return reader.leaf(pa.null(), lambda array: pa.nulls(len(_nulls(array)), pa.struct([])))
+    if len(kinds) == 1:
+        member = ([tree.type_name(kinds[0])], reader.required(_given(kinds[0])))
+        return reader.objects([member], lambda arrays, _: arrays[0], size=1)
     names = [f"member{number}" for number in range(len(kinds))]
 
     def build(arrays: list[pa.Array], length: int) -> pa.Array:
         reader.require(bool((reader.values_per_row(arrays) == 1).all()))
-        return arrays[0] if len(arrays) == 1 else reader.of_names(names)(arrays, length)
+        return reader.of_names(names)(arrays, length)
 
     return reader.objects([([tree.type_name(branch)], _given(branch)) for branch in kinds], build, size=1)
 

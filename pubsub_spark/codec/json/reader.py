@@ -14,8 +14,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, repeat
+from itertools import chain, compress, repeat
 from json.scanner import make_scanner
+from operator import itemgetter
 from types import NoneType
 from typing import Any, Final, NamedTuple
 
@@ -122,10 +123,12 @@ class JsonReader(NamedTuple):
             except UNCOMMON:
                 pass
         for first in range(0, len(texts), _CHUNK_ROWS):
-            some = texts.slice(first, _CHUNK_ROWS).to_pylist()
-            parsed, values = _parse(some)
-            rows = [start + first + row for row in parsed]
-            yield from self._by_python(rows, values, [some[row] for row in parsed])
+            yield from self._chunk(texts.slice(first, _CHUNK_ROWS).to_pylist(), start + first)
+
+    def _chunk(self, texts: list[bytes], start: int) -> Iterator[tuple[Sequence[int], pa.Array]]:
+        """The parsed values are gone before those of the next chunk are made, which the garbage collector looks for."""
+        parsed, values = _parse(texts)
+        yield from self._by_python([start + row for row in parsed], values, [texts[row] for row in parsed])
 
     def by_arrow(self, texts: pa.BinaryArray) -> pa.Array:
         """Return the column of messages that all have the common form, as Arrow reads it."""
@@ -215,6 +218,7 @@ def objects(
 
     fields: each with the names it may have. Arrow reads only the first. size: the number of names in each object
     """
+    has_all_names = size == len(fields) and all(len(spellings) == 1 for spellings, _ in fields)
     types = [plan.json_type for _, plan in fields]
     json_type = None
     if types and None not in types:
@@ -222,20 +226,23 @@ def objects(
 
     def convert(array: pa.StructArray, names: Names) -> pa.Array:
         if array.null_count:
-            return _expand(convert(array.drop_null(), names), array.is_valid())
+            return _expand(convert(array.drop_null(), names), array.is_valid().to_numpy(zero_copy_only=False))
         if size is not None:
             names.append(size * len(array))
         return build([plan.convert(array.field(at), names) for at, (_, plan) in enumerate(fields)], len(array))
 
     def read(values: Values, names: Names) -> pa.Array:
-        present = [value for value in values if value is not None]
-        if len(present) < len(values):
-            return _expand(read(present, names), pa.array([value is not None for value in values]))
-        require({dict}.issuperset(map(type, values)))
+        kinds = set(map(type, values))
+        if NoneType in kinds:
+            valid = np.fromiter((value is not None for value in values), np.bool_, len(values))
+            return _expand(read(list(compress(values, valid)), names), valid)
+        require(kinds <= {dict})
         sizes = list(map(len, values))
         require(size is None or {size}.issuperset(sizes))
         names.append(sum(sizes))
-        unread = set(chain.from_iterable(values))
+        if has_all_names:  # or raises KeyError
+            return build([plan.read(list(map(itemgetter(*name), values)), names) for name, plan in fields], len(values))
+        unread = set().union(*values)
         arrays = []
         for spellings, plan in fields:
             used = [name for name in spellings if name in unread]
@@ -311,7 +318,7 @@ def integers(type_: pa.DataType, as_text: bool | None) -> Plan:
             require(numbers.cast(pa.string()).equals(array))  # in the one form that writing them again makes
             return numbers
         require(pa.types.is_integer(array.type))
-        return array.cast(type_)
+        return _cast(array, type_)
 
     return leaf(pa.string() if as_text else type_, convert)
 
@@ -322,11 +329,11 @@ def floats(type_: pa.DataType) -> Plan:
 
     def convert(array: pa.Array) -> pa.Array:
         require(pa.types.is_floating(array.type) or pa.types.is_integer(array.type))
-        numbers = array.cast(pa.float64(), safe=False)
+        numbers = _cast(array, pa.float64())
         finite = numbers.drop_null().to_numpy()
         # Python makes 0 of `-0`, and a negative zero of `-0.0`. Arrow does not distinguish them.
         require(bool((np.abs(finite) < bound).all()) and not np.signbit(finite[finite == 0]).any())
-        return numbers.cast(type_, safe=False)
+        return _cast(numbers, type_)
 
     return leaf(pa.float64(), convert)
 
@@ -410,18 +417,25 @@ def values_per_row(arrays: list[pa.Array]) -> np.ndarray[Any, np.dtype[np.int64]
     return np.asarray(np.sum([array.is_valid().to_numpy(zero_copy_only=False) for array in arrays], axis=0))
 
 
-def _expand(values: pa.Array, valid: pa.BooleanArray) -> pa.Array:
-    return at_rows(values, np.flatnonzero(valid.to_numpy(zero_copy_only=False)), len(valid))
+def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return the array in another type of numbers, rounded to a float. Arrow takes 10 us even for the same type."""
+    return array if array.type == type_ else array.cast(type_, safe=not pa.types.is_floating(type_))
+
+
+def _expand(values: pa.Array, valid: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Array:
+    return at_rows(values, np.flatnonzero(valid), len(valid))
 
 
 def _lengths(values: Values) -> pa.Int32Array:
-    return pa.array([None if value is None else len(value) for value in values], pa.int32())
+    if None in values:
+        return pa.array([None if value is None else len(value) for value in values], pa.int32())
+    return pa.array(np.fromiter(map(len, values), np.int32, len(values)))
 
 
 def _lists(items: pa.Array, lengths: pa.Int32Array, type_: pa.DataType | None = None) -> pa.Array:
     offsets = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths.fill_null(0).to_numpy(zero_copy_only=False), out=offsets[1:])
     valid = lengths.is_valid().buffers()[1] if lengths.null_count else None
+    np.cumsum((lengths.fill_null(0) if valid else lengths).to_numpy(zero_copy_only=False), out=offsets[1:])
     return pa.Array.from_buffers(
         type_ or pa.list_(items.type), len(lengths), [valid, pa.py_buffer(offsets)], children=[items]
     )
