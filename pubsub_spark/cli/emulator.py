@@ -7,6 +7,7 @@ no client calls Google Cloud by mistake.
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,7 +19,7 @@ import typer
 from ..emulator.options import ServeOptions
 from . import asyncapi, detached
 from .command import Json, Project, Service, exit_with, names_of, one_sentence, seconds, with_declared
-from .emulator_client import ask, page_of, pid_at
+from .emulator_client import ask, is_listening, page_of, pid_at
 from .help import App, Command, Group
 from .messages import printable
 from .output import print_json, print_table
@@ -86,7 +87,7 @@ app = App(
 @with_declared(ServeOptions)
 def run(context: typer.Context, project: Project = None, as_json: Json = False, **flags: Any) -> None:  # noqa: ARG001
     """Serve Pub/Sub until Ctrl-C or SIGTERM. Prints the environment variable that clients use."""
-    options = _options(flags)
+    options = ServeOptions(**{name: value for name, value in flags.items() if value is not None})
     _refuse_second(options)
     from ..emulator.api.messages_alone import import_messages
 
@@ -114,7 +115,8 @@ def start(
 
     If the same emulator runs already, its variable is printed again.
     """
-    options = _options(flags)
+    flags = {name: value for name, value in flags.items() if value is not None}
+    options = ServeOptions(**flags)
     asked = detached.given_options(context, ("timeout", "as_json"))
     running = detached.started(options.port) if options.port else None
     verb = "runs"
@@ -127,7 +129,11 @@ def start(
             )
     else:
         _refuse_second(options)
-        running = detached.start(asked, timeout)
+        if options.config is not None and asyncapi.is_document(options.config):
+            program, arguments = detached.RUN, [word for option in asked for word in option]
+        else:
+            program, arguments = detached.SERVE, [json.dumps(flags, default=str)]
+        running = detached.start(program, arguments, asked, timeout)
     page = page_of(running.endpoint)
     if as_json:
         print_json({"pid": running.pid, "endpoint": running.endpoint, "page": page, "log": str(running.log)})
@@ -294,14 +300,10 @@ def _at(endpoint: str, port: int | None) -> str:
     return endpoint
 
 
-def _options(flags: dict[str, Any]) -> ServeOptions:
-    return ServeOptions(**{name: value for name, value in flags.items() if value is not None})
-
-
 def _refuse_second(options: ServeOptions) -> None:
     host = f"[{options.host}]" if ":" in options.host else options.host
     endpoint = f"{host}:{options.port}"
-    if options.port and (pid := pid_at(endpoint)) is not None:
+    if options.port and is_listening(options.host, options.port) and (pid := pid_at(endpoint)) is not None:
         exit_with(
             f'An emulator already runs at `{endpoint}` (process id {pid}). Use it with `eval "$(pubsub-spark emulator '
             f'wait --endpoint {endpoint})"`, end it, or choose another `--port`.'

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
+import socket
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlencode
 
 from .command import exit_with
 
@@ -18,10 +16,14 @@ _LOOK_SECONDS = 2.0
 
 def ask(endpoint: str, method: str, verb: str, **fields: Any) -> Any:
     """Return the response of a verb, as JSON. End the command if the emulator refuses it or does not answer."""
+    import urllib.error
+    import urllib.parse
+
     path = f"/_emulator/{verb}"
     try:
         if method == "GET":
-            return json.loads(_answer(endpoint, "GET", f"{path}?{urlencode(fields)}", None, _TIMEOUT_SECONDS))
+            query = urllib.parse.urlencode(fields)
+            return json.loads(_answer(endpoint, "GET", f"{path}?{query}", None, _TIMEOUT_SECONDS))
         return json.loads(_answer(endpoint, method, path, json.dumps(fields).encode(), _TIMEOUT_SECONDS))
     except urllib.error.HTTPError as error:
         if error.code == HTTPStatus.FORBIDDEN:  # called by another name than its own
@@ -39,6 +41,13 @@ def ask(endpoint: str, method: str, verb: str, **fields: Any) -> Any:
 
 def is_ready(endpoint: str) -> bool:
     return _look(endpoint, "/healthz") is not None
+
+
+def is_listening(host: str, port: int) -> bool:
+    """Return whether any server accepts connections. Trying is faster than importing a client of HTTP."""
+    with suppress(OSError), socket.create_connection((host, port), _LOOK_SECONDS):
+        return True
+    return False
 
 
 def pid_at(endpoint: str) -> int | None:
@@ -62,6 +71,8 @@ def _look(endpoint: str, path: str) -> bytes | None:
 
 def _answer(endpoint: str, method: str, path: str, body: bytes | None, seconds: float) -> bytes:
     """Raises HTTPError for another status than success, other OSErrors without a response."""
+    import urllib.request
+
     from ..service_options import host_of, is_loopback
 
     host = host_of(endpoint)
