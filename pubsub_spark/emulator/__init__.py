@@ -20,6 +20,7 @@ package the emulator imports only `names`, `memory` and `schema`, and the connec
 
 import os
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Emulator", "Record", "Recorded"]
 
 _MODULES = {"Emulator": "emulator", "Record": "records", "Recorded": "rpc.interceptors"}
-_PACKAGES = frozenset({"h11", "jinja2", "starlette", "uvicorn", "yaml"})  # of the extra `emulator`
+_PACKAGES = ("h11", "starlette", "uvicorn", "yaml")  # of the extra `emulator`
 
 
 def __getattr__(name: str) -> Any:
@@ -39,12 +40,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Processes that are started next to an emulator (Spark's JVM) would sometimes die in gRPC's handlers of forks.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    try:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    except ModuleNotFoundError as missing:
-        package = (missing.name or "").partition(".")[0]
-        if package not in _PACKAGES:
-            raise
-        raise ModuleNotFoundError(
-            f"The emulator needs `{package}`. Install pubsub-spark with its extra `emulator`.", name=package
-        ) from None
+    for package in _PACKAGES:  # some are imported only when they are needed
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(
+                f"The emulator needs `{package}`. Install pubsub-spark with its extra `emulator`.", name=package
+            )
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -42,7 +42,7 @@ from pubsub_spark.emulator.state.events import Event
 from pubsub_spark.emulator.state.history import History
 from pubsub_spark.emulator.state.state import State
 from pubsub_spark.emulator.transport import event_loop, origin, verbs
-from pubsub_spark.emulator.transport.http_app import HttpContent, Page
+from pubsub_spark.emulator.transport.http_content import HttpContent, Page
 from pubsub_spark.emulator.transport.listener import address, listen, tls_context
 from pubsub_spark.emulator.transport.servers import Servers
 from pubsub_spark.emulator.transport.verbs import Verb

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from google.protobuf import json_format
 
 from pubsub_spark import names
@@ -41,6 +40,8 @@ class SeedFileError(ValueError):
 
 def load(path: Path, services: Registry) -> None:
     """SeedFileError names the problem in the file."""
+    import yaml
+
     try:
         text = path.read_text()
         _check(path, yaml.compose(text, yaml.SafeLoader))
@@ -61,6 +62,8 @@ def load(path: Path, services: Registry) -> None:
 
 def _check(path: Path, root: Any) -> None:
     """Refuse a file that repeats too much by aliases, or a key twice in one mapping (PyYAML takes the last)."""
+    import yaml
+
     for count, node in enumerate(_nodes(root), 1):
         if count > _MAX_VALUES:
             raise SeedFileError(f"`{path}` has more than {_MAX_VALUES:,} values, counting the repeats of its aliases.")
@@ -72,6 +75,8 @@ def _check(path: Path, root: Any) -> None:
 
 def _nodes(node: Any) -> Iterator[Any]:
     """The nodes of an alias are repeated for each use."""
+    import yaml
+
     yield node
     if isinstance(node, yaml.MappingNode):
         for _, value in node.value:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
+from importlib import import_module
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.emulator import EmulatorFailedError
@@ -56,6 +57,7 @@ def serve(options: ServeOptions, prepare: Callable[[str], object] | None = None,
             ready = f"export PUBSUB_EMULATOR_HOST={emulator.endpoint}"
             sys.stdout.write(f"{json.dumps({'endpoint': emulator.endpoint, 'page': page}) if as_json else ready}\n")
             sys.stdout.flush()
+            import_module("pubsub_spark.emulator.transport.http_app")  # before a client of HTTP would wait for it
             release_when_idle()
             signal.sigwait(_STOPS)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)  # a second one ends it at once

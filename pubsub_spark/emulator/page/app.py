@@ -35,7 +35,7 @@ from pubsub_spark.emulator.runtime.engine import Engine
 from pubsub_spark.emulator.runtime.faults import Faults
 from pubsub_spark.emulator.state.history import History
 from pubsub_spark.emulator.transport import transcoding
-from pubsub_spark.emulator.transport.origin import Guard
+from pubsub_spark.emulator.transport.guard import Guard
 from pubsub_spark.emulator.transport.verbs import Verb
 
 _MAX_FORM_BYTES = 30_000_000  # a message of 10 MB, each byte of it percent-encoded

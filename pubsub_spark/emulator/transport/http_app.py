@@ -1,7 +1,7 @@
 """The v1 JSON API over HTTP/1.1: a Starlette application, served by uvicorn's protocol on the shared event loop.
 
 An RPC is answered by the same dispatcher as gRPC's, so limits, errors, faults and records are the same. The verbs at
-`/_emulator/...`, `/metrics` and the page are behind the guard of `origin`.
+`/_emulator/...`, `/metrics` and the page are behind the guard.
 
 A Pull whose client has left or half-closed its connection is cancelled, so that no message is leased to it. Any other
 RPC is carried out and answered in either case. A request that breaks off is not carried out.
@@ -14,8 +14,8 @@ import json
 import re
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -36,7 +36,8 @@ from pubsub_spark.emulator.rpc.registry import PUBLISH
 from pubsub_spark.emulator.rpc.status import details, sentence
 from pubsub_spark.emulator.runtime.unanswered import Answer
 from pubsub_spark.emulator.transport import transcoding, verbs
-from pubsub_spark.emulator.transport.origin import Guard
+from pubsub_spark.emulator.transport.guard import Guard
+from pubsub_spark.emulator.transport.http_content import Document, HttpContent, Page
 from pubsub_spark.emulator.transport.verbs import Verb
 
 _MAX_REQUEST_BYTES = 10_485_760  # the service's own limit
@@ -51,26 +52,6 @@ _SERVER = re.compile(r"^https?://[^/?]*", re.IGNORECASE)  # in a request that tr
 _NAME = re.compile(r"x-goog-[a-z0-9_.-]+(?<!-bin)")  # gRPC keeps `-bin` for bytes
 _PRINTABLE = re.compile(r"[ -~]*")
 _GZIP = zlib.MAX_WBITS | 16
-
-Document = Callable[[], Any]  # a text, or a value that JSON can represent
-
-
-class Page(Protocol):
-    """It has its own guard."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
-
-    def close(self) -> None:
-        """End the open responses."""
-
-
-class HttpContent(NamedTuple):
-    documents: Mapping[str, Document]  # by path, for everyone
-    verbs: Mapping[str, Verb]  # by name, behind the guard
-    metrics: Callable[[], str]  # in Prometheus' text format, behind the guard
-    page: Callable[[], Page]  # made when a browser first requests it
-    allowed_hosts: Collection[str]  # names of this server, in addition to those that the guard knows
-    allowed_origins: Collection[str]  # sites whose pages may call the API and the verbs
 
 
 class HttpServer:

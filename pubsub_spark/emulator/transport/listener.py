@@ -15,8 +15,7 @@ import logging
 import secrets
 import socket
 import ssl
-import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 _log = logging.getLogger("pubsub_spark.emulator")
@@ -54,6 +53,8 @@ def address(host: str, port: int) -> str:
 
 def tls_context(key: bytes, certificate: bytes) -> ssl.SSLContext:
     """Return the TLS context of a PEM key and certificate. Raise OSError if they are not such a pair."""
+    import tempfile
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with tempfile.NamedTemporaryFile() as key_file, tempfile.NamedTemporaryFile() as certificate_file:
         for file, content in ((key_file, key), (certificate_file, certificate)):
@@ -154,7 +155,10 @@ class Listener:
     """A listener on a socket until closed. `http` makes the protocol of a connection, None serves gRPC alone."""
 
     def __init__(
-        self, listening: socket.socket, http: Callable[[], asyncio.Protocol] | None, tls: ssl.SSLContext | None
+        self,
+        listening: socket.socket,
+        http: Callable[[], Awaitable[asyncio.Protocol]] | None,
+        tls: ssl.SSLContext | None,
     ) -> None:
         self.connections: dict[str, GrpcConnection] = {}  # by the address that the gRPC server sees
         self.open: set[asyncio.Transport] = set()
@@ -214,7 +218,7 @@ class _Opening(asyncio.Protocol):
             if is_grpc:
                 await self._pass_on()
             elif listener.http is not None:
-                self._hand_over(listener.http())
+                self._hand_over(await listener.http())
             else:
                 accepted.abort()
         except OSError:  # TLS errors and timeouts included

@@ -1,4 +1,4 @@
-"""The guard against foreign pages in a browser: for verbs, metrics and the page of the emulator, and for its API.
+"""The rules against foreign pages in a browser: for verbs, metrics and the page of the emulator, and for its API.
 
 A page on the web can make a browser send requests to a server on the same machine. Two rules refuse them:
 
@@ -16,31 +16,9 @@ from collections.abc import Collection
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 
 class OriginError(ValueError):
     """A text of `allow_origins` that is not the origin of a site."""
-
-
-class Guard:
-    """It refuses requests by the rules with 403 and one sentence."""
-
-    def __init__(
-        self, app: ASGIApp, allowed_hosts: Collection[str] | None, allowed_origins: Collection[str] = ()
-    ) -> None:
-        self._app = app
-        self._allowed_origins = frozenset(allowed_origins)
-        self._allowed_hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope)
-        host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
-        why = refusal(host, origin, scope["scheme"], self._allowed_hosts, self._allowed_origins)
-        app = self._app if why is None else PlainTextResponse(f"{why}\n", 403)
-        await app(scope, receive, send)
 
 
 def site(text: str) -> str:

@@ -75,11 +75,16 @@ def test_emulator_starts_without_what_most_tests_do_not_need():
 
 
 def test_server_starts_without_clients():
-    """`emulator run` imports the messages of the API alone. The package that is imported later has the same ones."""
+    """`emulator start` waits for the import of the messages of the API, and of nothing that serves HTTP or commands.
+
+    The package of the messages that is imported later has the same ones.
+    """
     code = (
-        "import sys; from pubsub_spark.emulator.api.messages_alone import import_messages; import_messages();"
+        "import sys, pubsub_spark.emulator.background;"
+        "from pubsub_spark.emulator.api.messages_alone import import_messages; import_messages();"
         "import pubsub_spark.emulator.serve; from pubsub_spark.emulator.api import protos;"
-        "absent = {'google.pubsub_v1', 'google.auth', 'cryptography', 'urllib3'};"
+        "absent = {'google.pubsub_v1', 'google.auth', 'google.api_core', 'cryptography', 'urllib3'};"
+        "absent |= {'starlette', 'uvicorn', 'h11', 'yaml', 'typer', 'click', 'pubsub_spark.cli', 'pyarrow', 'numpy'};"
         "print(absent & set(sys.modules));"
         "from google.pubsub_v1 import PublisherClient, types; from google.pubsub_v1.types import pubsub, schema;"
         "print(types.Topic.pb() is protos.Topic, schema.Schema.pb() is protos.Schema, pubsub.Topic is types.Topic)"

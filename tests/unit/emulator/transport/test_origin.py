@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from starlette.responses import PlainTextResponse
 
-from pubsub_spark.emulator.transport.origin import Guard, refusal, site
+from pubsub_spark.emulator.transport.guard import Guard
+from pubsub_spark.emulator.transport.origin import refusal, site
 
 ALLOWED = frozenset({"emulator.example.com"})
 
