@@ -9,13 +9,15 @@
     command        the common parts of commands: `Service`, `--json`, exit codes    output  tables and JSON
     help           the classes of commands: `-h`, examples                          examples  the table of those
 
-Each command imports its modules when it runs, so `--help` answers at once. An error that is ours is one sentence on
-standard error. Anything else is a bug and keeps its traceback.
+A module is imported when one of its commands is named, and the libraries of a command when it runs. An error that is
+ours is one sentence on standard error. Anything else is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import cache, cached_property
+from importlib import import_module
+from typing import Annotated, Any
 
 try:
     import typer
@@ -24,42 +26,70 @@ except ModuleNotFoundError as missing:
         f"The command `pubsub-spark` needs `{missing.name}`. Install pubsub-spark with its extra `cli`."
     ) from None
 
-from . import (
-    asyncapi,
-    backlog,
-    dead_letters,
-    demo,
-    doctor,
-    emulator,
-    messages,
-    options,
-    schemas,
-    snapshots,
-    staging,
-    subscriptions,
-    topics,
-)
-from .command import command
-from .help import App
+from .help import App, Group
 
 __all__ = ["app"]
 
+# The modules of the commands, in the order of `--help`.
+_MODULES = {
+    "apply": "asyncapi",
+    "doctor": "doctor",
+    "publish": "messages",
+    "pull": "messages",
+    "tail": "messages",
+    "backlog": "backlog",
+    "seek": "backlog",
+    "options": "options",
+    "demo": "demo",
+    "emulator": "emulator",
+    "asyncapi": "asyncapi",
+    "topics": "topics",
+    "subscriptions": "subscriptions",
+    "snapshots": "snapshots",
+    "schemas": "schemas",
+    "dead-letters": "dead_letters",
+    "staging": "staging",
+}
+_SETTINGS: dict[str, Any] = {
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,  # its tables cut the names of options off on a terminal of 80 columns
+}
+
+
+class _Commands(Group):
+    """The first level. A command is imported when it is named, because all of them take longer than most commands."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        del self.commands  # empty, and it would hide the property
+
+    @cached_property
+    def commands(self) -> dict[str, Any]:  # type: ignore[override]
+        """All of them, for `--help` and for completion."""
+        return {name: _family(module)[name] for name, module in _MODULES.items()}
+
+    def get_command(self, _: Any, name: str) -> Any:
+        return _family(_MODULES[name])[name] if name in _MODULES else None
+
+
+@cache
+def _family(module_name: str) -> dict[str, Any]:
+    """Return the commands and the group of a module by their names."""
+    module = import_module(f".{module_name}", __name__)
+    family = App(**_SETTINGS)
+    if hasattr(module, "register"):
+        module.register(family)
+    if hasattr(module, "app"):
+        family.add_typer(module.app)
+    return dict(typer.main.get_group(family).commands)
+
+
 app = App(
+    _Commands,
     name="pubsub-spark",
     help="Google Cloud Pub/Sub for Apache Spark: resources, messages, a doctor, an emulator and the demo.",
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # its tables cut the names of options off on a terminal of 80 columns
+    **_SETTINGS,
 )
-
-# Of families that are commands of their own, and of those that are groups of commands.
-for family in (asyncapi, doctor, messages, backlog, options, demo):
-    family.register(app)
-for group in (emulator, asyncapi, topics, subscriptions, snapshots, schemas, dead_letters, staging):
-    app.add_typer(group.app)
-# gcloud also has these three here.
-command(topics.app, "publish")(messages.publish)
-command(subscriptions.app, "pull")(messages.pull)
-command(subscriptions.app, "seek")(backlog.seek)
 
 
 def _print_version(asked: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import exports, push
+from . import backlog, exports, messages, push
 from .command import Service, command, exit_with, names_of, pairs, seconds
 from .resources import LABEL_FLAGS, Labels, Retention, create_each, field, group, short, update_resource
 
@@ -173,3 +173,8 @@ def update(
         dead_letter_policy=clear_dead_letter,
         retry_policy=clear_retry,
     )
+
+
+# gcloud also has these here.
+command(app, "pull")(messages.pull)
+command(app, "seek")(backlog.seek)

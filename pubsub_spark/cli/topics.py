@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from . import messages
 from .command import Service, choices, command, exit_with, names_of, pairs
 from .output import print_json, print_table
 from .resources import ENCODINGS, LABEL_FLAGS, Labels, Retention, create_each, field, group, short, update_resource
@@ -144,3 +145,6 @@ def detach_subscription(
         print_json({"detached": name})
     else:
         typer.echo(f"detached {name}")
+
+
+command(app, "publish")(messages.publish)  # gcloud also has it here

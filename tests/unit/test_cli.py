@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from obstore.exceptions import PermissionDeniedError
 from typer.testing import CliRunner
 
 import pubsub_spark
+from pubsub_spark import cli
 from pubsub_spark.cli import app
 from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.store import open_store
@@ -25,6 +27,14 @@ def test_help_names_the_commands():
     assert 0 == result.exit_code
     for command in ("demo", "emulator"):
         assert command in result.output
+
+
+def test_every_command_of_a_module_is_known():
+    """Commands are imported by a table, which has all of them."""
+    families = {module: {*cli._family(module)} for module in cli._MODULES.values()}
+
+    assert {*cli._MODULES} == {*chain(*families.values())}
+    assert all(name in families[module] for name, module in cli._MODULES.items())
 
 
 def test_every_command_prints_json():

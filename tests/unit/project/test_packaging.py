@@ -110,6 +110,20 @@ def test_rows_and_acks_need_no_pandas():
     assert "20 1 False" == ended.stdout.strip(), ended.stderr
 
 
+def test_a_command_waits_for_its_own_imports():
+    """`emulator start` imports neither other families of commands, nor a client of HTTP, nor the emulator itself."""
+    code = (
+        "import sys; from pubsub_spark.cli import app; app(['emulator', 'start', '--help'], standalone_mode=False);"
+        "absent = {'topics', 'subscriptions', 'snapshots', 'schemas', 'backlog', 'dead_letters', 'staging', 'doctor'};"
+        "absent = {f'pubsub_spark.cli.{name}' for name in absent} | {'pubsub_spark.emulator.emulator'};"
+        "absent |= {'urllib.request', 'http.client', 'ssl', 'grpc', 'google.protobuf', 'yaml', 'rich', 'pyarrow'};"
+        "print(absent & set(sys.modules))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+
+    assert "set()" == ended.stdout.splitlines()[-1], ended.stderr
+
+
 def test_command_says_what_to_install():
     """Executors do not need the command: without its extra it ends with one sentence."""
     code = "import sys; sys.modules['typer'] = None; from pubsub_spark.cli import app; app()"
