@@ -143,6 +143,17 @@ def test_status_shows_the_emulator_at_the_endpoint(state: Path, emulator: Emulat
     assert [emulator.endpoint, str(os.getpid()), f"http://{emulator.endpoint}/", "-"] == table.splitlines()[1].split()
 
 
+def test_started_emulator_has_the_resources_of_its_file(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`start --config` creates the resources of a seed file, which is looked for in the folder of the command."""
+    (tmp_path / "seeds.yaml").write_text(f"topics: {{{TOPIC}: {{}}}}\n")
+    monkeypatch.chdir(tmp_path)
+    code, export, _ = run("start", "--port", "0", "--config", "seeds.yaml", "--allow-host", "a.example.com")
+    client = Client(export.strip().removeprefix("export PUBSUB_EMULATOR_HOST="))
+
+    with client.channel:
+        assert (0, TOPIC) == (code, client.ask("Publisher/GetTopic", topic=TOPIC).name)
+
+
 def test_emulator_that_does_not_start_says_everything(state: Path, tmp_path: Path):
     """All errors of a document are reported, instead of only its last line."""
     document = tmp_path / "api.yaml"

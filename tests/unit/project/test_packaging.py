@@ -54,6 +54,7 @@ def test_emulator_says_what_to_install(absent: str):
     sentence = f"The emulator needs `{absent}`. Install pubsub-spark with its extra `emulator`."
     for code, line in (
         ("from pubsub_spark.cli import app; app(['emulator', '--port', '0'])", sentence),
+        ("from pubsub_spark.emulator.background import main; sys.exit(main('{\"port\": 0}'))", sentence),
         ("from pubsub_spark.emulator import Emulator", f"ModuleNotFoundError: {sentence}"),
     ):
         ended = subprocess.run([sys.executable, "-c", hidden + code], capture_output=True, text=True, cwd=ROOT)
