@@ -9,9 +9,9 @@
     subscriptions:
       flights-sub: {topic: flights, ackDeadlineSeconds: 60, deadLetterPolicy: {deadLetterTopic: dead}}
 
-Every field of a Topic or a Subscription is written as in the JSON API (`messageRetentionDuration: 600s`), or
-as in the protos (`message_retention_duration: 600s`). Names are short ids of the project, or full. The first error ends
-the loading, with one sentence that names its position. Resources before it have been created.
+Every field of a Topic or a Subscription is written as in the JSON API (`messageRetentionDuration: 600s`), or as in the
+protos (`message_retention_duration: 600s`). Names are short ids of the project, or full. The first error ends the
+loading. Resources before it have been created.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAX_VALUES = 100_000  # of a file: an alias repeats its target, so a few lines 
 
 
 class SeedFileError(ValueError):
-    """A seed file that cannot be read, or a resource in it that cannot be created."""
+    """A seed file that cannot be read, or a resource in it that cannot be created. The message names the position."""
 
 
 def load(path: Path, services: Registry) -> None:
@@ -106,7 +106,6 @@ class _SeedFile:
         return {str(key): value for key, value in section.items()}
 
     def create(self, section: str, name: str, fields: Any, create: Callable[[str, dict[str, Any]], None]) -> None:
-        """SeedFileError names the position in the file."""
         position = f"`{section}.{name}` in `{self._path}`"
         if not isinstance(fields or {}, Mapping):
             raise SeedFileError(f"{position} must be a mapping of fields.")

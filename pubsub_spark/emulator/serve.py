@@ -27,7 +27,7 @@ _SWITCH_SECONDS = 0.0005  # until a thread that compiles a schema lets the event
 
 
 def serve(options: ServeOptions, prepare: Callable[[str], object] | None = None, as_json: bool = False) -> int:
-    """Run until Ctrl-C or SIGTERM and return the exit code. To be called from the main thread, because of the signals.
+    """Run until Ctrl-C or SIGTERM and return the exit code. Call it on the main thread, because of the signals.
 
     When it is ready, it prints one line that the shell evaluates, or JSON. If the data directory is empty, it first
     creates the resources of `options.config` and calls `prepare` with the endpoint.

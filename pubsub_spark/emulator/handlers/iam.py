@@ -1,7 +1,7 @@
 """google.iam.v1.IAMPolicy for topics, subscriptions, snapshots and schemas.
 
 The emulator knows no callers, so a policy decides nothing: it is stored and returned, a stale etag is refused, and
-every permission that a resource has is granted. A policy is deleted with its resource.
+every permission that a resource has is granted.
 """
 
 from __future__ import annotations

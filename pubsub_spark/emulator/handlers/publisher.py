@@ -117,10 +117,7 @@ class Publisher:
             return protos.DetachSubscriptionResponse()
 
     def publish(self, raw: bytes, answer: Answer | None = None) -> bytes:
-        """Publish all messages or none: everything is checked before the first message gets an id.
-
-        Consumers receive the messages after `answer` was written.
-        """
+        """Publish all messages or none: everything is checked before the first message gets an id."""
         limits.check_payload(len(raw))
         limits.check_at_most("request_size", len(raw), limits.MAX_PUBLISH_BYTES)
         request = protos.PublishRequest.FromString(raw)
@@ -195,7 +192,7 @@ class Publisher:
                 raise not_found(f"{settings.schema}@{revision_id}")
 
     def _schema_rules(self, topic: Topic) -> tuple[Encoding | None, Sequence[Revision]]:
-        """Return the encoding of the topic's messages and the allowed revisions, or None and () without a schema."""
+        """Return None and () for a topic without a schema."""
         resource = topic.resource
         if not resource.HasField("schema_settings"):
             return None, ()
@@ -216,7 +213,7 @@ def find_topic(broker: Broker, name: str) -> Topic:
 
 
 def _bodies(request: Any) -> list[bytes]:
-    """Return the messages as they will be kept. Raise RpcError if one of them may not be published."""
+    """Raise RpcError if a message may not be published."""
     request.DiscardUnknownFields()  # `wire_format` reads the stored bytes, and knows no other fields
     messages = request.messages
     bodies = []

@@ -75,7 +75,6 @@ class SchemaService:
             return _resource(schema, self._schemas.commit(schema, definition, now), FULL)
 
     def rollback_schema(self, request: Any) -> Any:
-        """Commit the definition of an older revision as a new revision."""
         if not request.revision_id:
             raise invalid(f"The revision to roll back to must be given (name={request.name}).")
         with self._engine.open() as (_, now):

@@ -39,13 +39,13 @@ class StreamCall(Protocol):
     """The transport's part of a stream."""
 
     async def receive(self) -> bytes | None:
-        """Return the next request, or None if the client has half-closed the stream."""
+        """Return None if the client has half-closed the stream."""
 
     async def begin(self) -> None:
         """Notify the client that the stream is open, though there may be nothing to send yet."""
 
     async def room(self) -> None:
-        """Wait until the client's connection has room for a response."""
+        """Wait until the connection has room for a response."""
 
     async def send(self, response: bytes) -> None:
         """Wait until a response is accepted. Raise StreamOverError if the stream ends meanwhile."""

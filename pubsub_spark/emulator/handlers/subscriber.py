@@ -154,7 +154,7 @@ class Subscriber:
     async def _response(
         self, subscription: Subscription, batch: Batch, barrier: Barrier | None, runner: Runner | None
     ) -> bytes:
-        """If the client leaves before the barrier opens, the messages are released."""
+        """Release the messages if the client leaves before the barrier opens."""
         if barrier is not None:
             try:
                 await barrier.passed()

@@ -1,7 +1,7 @@
 """Checkpoints: the copying of SQLite's write-ahead log into the database, in parallel with writing.
 
 SQLite would do it in the thread that writes, and the calls of that group would wait for 16 MB to reach the disk. Here a
-thread copies most of it. The thread that writes copies the rest between two groups.
+thread copies most of it. Then the thread that writes copies the rest between two groups.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Checkpoints:
         self._thread: threading.Thread | None = None
 
     def wrote(self, writer: sqlite3.Connection, size: int) -> None:
-        """The thread that writes calls this. It copies the rest once the other thread has copied most of it."""
+        """The thread that writes calls this."""
         self._written += size
         if self._is_rest_due:
             self._is_rest_due = False

@@ -1,4 +1,5 @@
-"""Commands: the calls that change the state, as plain data, and how they are carried out again. Pure.
+"""Commands: the calls that change the state, as plain data (see `state.state`), and how they are carried out again.
+Pure.
 
 Changes that a call makes by itself (a tick that expires leases) are part of it. A Replay carries commands out on
 another state, which is then in the same state: ids, leases and order included. The commands of two calls include their
@@ -21,8 +22,6 @@ from pubsub_spark.emulator.state.topic import Snapshot, Topic
 
 
 class Command(NamedTuple):
-    """One call: plain data (tuples, lists, dicts, texts, bytes, numbers)."""
-
     name: str
     arguments: tuple[Any, ...]
     options: dict[str, Any]  # arguments by keyword
@@ -33,7 +32,7 @@ Listener = Callable[[Command], None]
 
 
 class ReplayError(Exception):
-    """A command that cannot be carried out, or has another result than when it was recorded."""
+    """A command fails, or has another result than when it was recorded."""
 
 
 class _Kind(NamedTuple):
@@ -215,7 +214,7 @@ class Replay:
         self.commands = 0
 
     def apply(self, command: Command) -> None:
-        """Raise ReplayError if the command fails or has another result than before."""
+        """Raise ReplayError."""
         name, arguments, options, result = command
         self.commands += 1
         try:

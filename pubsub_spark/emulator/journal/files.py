@@ -43,7 +43,7 @@ _ROWS_AT_ONCE = 16
 
 
 class DataDirError(Exception):
-    """A data directory that cannot be used: another emulator's, newer, damaged, or not readable."""
+    """A data directory cannot be used: another emulator's, newer, damaged, or not readable."""
 
 
 class _PlainPickler(pickle.Pickler):
@@ -240,7 +240,7 @@ class _WalFile:
             self._rest = (size - _WAL_HEADER.size) % (self._page + _FRAME_HEADER.size)
 
     def check(self, valid: int) -> None:
-        """Warn of an end that SQLite has cut behind the valid frames. Raise DataDirError if whole changes follow it.
+        """Log a WARNING about a cut end behind the valid frames. Raise DataDirError if whole changes follow it.
 
         Frames of an earlier round, which have other salts, are not part of the log.
         """
@@ -316,7 +316,6 @@ def read_base(directory: Path, number: int) -> Any:
 
 
 def remove_bases(directory: Path, but: int) -> None:
-    """Remove every base but one, including unfinished ones."""
     for path in directory.glob("base-*"):
         if path != base_path(directory, but):
             path.unlink(missing_ok=True)

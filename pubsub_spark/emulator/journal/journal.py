@@ -46,7 +46,7 @@ class Journal:
     """`state` is the content of the directory. From `start` on every change of it is written."""
 
     def __init__(self, directory: Path, fsync: FsyncPolicy = "group", *, now: float, remembered: int = 0) -> None:
-        """Raise DataDirError if the directory is in use, newer or damaged. now: seconds since the epoch."""
+        """Raise DataDirError. now: seconds since the epoch."""
         self._directory = directory
         self._lock_file = files.lock(directory)
         try:
@@ -82,7 +82,6 @@ class Journal:
         self._thread = threading.Thread(target=self._run, name="pubsub-emulator-journal", daemon=True)
 
     def start(self) -> None:
-        """Record every change of the state from now on, beginning with the restart."""
         Recorder(self.state, RESOURCE_FORMAT, self._record)
         self.state.broker.restart(self.now)
         self.state.events.clear()
@@ -97,7 +96,7 @@ class Journal:
     # Waiting
 
     async def written(self) -> None:
-        """Wait until every change so far is kept. Raise RpcError if that fails. To be called on one event loop only."""
+        """To be called on one event loop only."""
         ticket = self._ticket
         if self._written >= ticket:
             return
@@ -109,7 +108,6 @@ class Journal:
         await waiter.future
 
     def flush(self) -> None:
-        """Do the same as `written`, on any other thread."""
         with self._changed:
             ticket = self._ticket
             self._changed.wait_for(lambda: self._written >= ticket or self._failure is not None)
@@ -200,7 +198,6 @@ class Journal:
         files.remove_bases(self._directory, but=self._log.base)
 
     def close(self) -> None:
-        """Write the recorded commands, and release the directory."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

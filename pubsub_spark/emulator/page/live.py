@@ -85,7 +85,7 @@ class Live:
         self._closed = False
 
     async def watch(self, names: Sequence[str]) -> AsyncGenerator[str, None]:
-        """Yield events, one a second, until the viewer leaves."""
+        """Yield events until the viewer leaves."""
         self._viewers += 1
         self._watched.update(names)
         if self._sampling is None and not self._closed:

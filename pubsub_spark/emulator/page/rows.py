@@ -22,14 +22,13 @@ class Page(NamedTuple):
 
 
 def page(items: Iterable[str], number: int, size: int) -> Page:
-    """Return the page of the sorted items, or the nearest page if the number is out of range."""
+    """Return a page of the sorted items, the nearest one if the number is out of range."""
     everything = sorted(items)
     number, pages = nearest_page(number, size, len(everything))
     return Page(everything[(number - 1) * size : number * size], number, pages, len(everything))
 
 
 def nearest_page(number: int, size: int, total: int) -> tuple[int, int]:
-    """Return the number of the page nearest to the requested one, and the number of pages."""
     pages = max(1, -(-total // size))
     return min(max(number, 1), pages), pages
 

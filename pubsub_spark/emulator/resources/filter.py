@@ -32,7 +32,7 @@ _SIMPLE_ESCAPES = {'"': '"', "\\": "\\", "n": "\n"}
 
 
 def compile(text: str) -> Predicate:  # noqa: A001 - read as `filter.compile`, like `re.compile`
-    """Return the predicate that `text` describes. A ValueError describes the mistake and its place."""
+    """A ValueError describes the mistake and its place."""
     size = len(text.encode())
     if size > MAX_BYTES:
         raise ValueError(f"The filter is {size} bytes long, but the maximum is {MAX_BYTES} bytes.")
@@ -76,7 +76,7 @@ _JOINTS: dict[str, Callable[[list[Predicate]], Predicate]] = {"AND": _every, "OR
 
 
 class _Parser:
-    """Recursive descent. `at` is the offset of the next read, and every error names it."""
+    """Recursive descent. `at` is the offset of the next read. Every error names it."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -211,10 +211,7 @@ def _bad(argument: str, value: str) -> RpcError:
 
 
 def keep_state(changed: Any, present: Any) -> None:
-    """Keep the state of a Topic's source or a Subscription's export that is configured as before.
-
-    For another configuration, the worker that ingests or exports sets the state, which may be long after.
-    """
+    """Keep the state of a Topic's source or a Subscription's export that is configured as before."""
     before, now = _configuration(present), _configuration(changed)
     if before is None or type(before) is not type(now):
         return

@@ -69,7 +69,7 @@ _PROJECT = re.compile(r"projects/[^/]+")
 
 
 def check_name(name: str, collection: names.Collection) -> str:
-    """Return `name` if it is valid. Raise RpcError otherwise."""
+    """Raise RpcError unless `name` is valid."""
     try:
         names.parse(name, collection)
     except ValueError:
@@ -86,7 +86,7 @@ def invalid_name(name: str) -> RpcError:
 
 
 def check_project(project: str) -> str:
-    """Return `project`. Raise RpcError unless it is `projects/ID`."""
+    """Raise RpcError unless it is `projects/ID`."""
     if not _PROJECT.fullmatch(project):
         raise invalid_name(project)
     return project

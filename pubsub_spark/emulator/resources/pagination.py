@@ -16,7 +16,7 @@ from pubsub_spark.emulator.resources import limits
 
 
 def page(items: Iterable[str], request: Any) -> tuple[list[str], str]:
-    """Return the page of the sorted items, and the token of the next one (empty on the last)."""
+    """Return a page, and the token of the next one (empty on the last)."""
     size = request.page_size
     if not 0 <= size <= limits.MAX_PAGE_SIZE:
         raise limits.out_of_bounds("page_size", size, 0, limits.MAX_PAGE_SIZE)

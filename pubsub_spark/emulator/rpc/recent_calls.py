@@ -30,7 +30,7 @@ class RecentCall:
 
 
 class RecentCalls:
-    """The latest calls, the newest last."""
+    """The newest is last."""
 
     def __init__(self, now: Callable[[], float], most: int = _MAX_CALLS) -> None:
         self.calls: deque[RecentCall] = deque(maxlen=most)

@@ -106,7 +106,6 @@ class Registry:
         return None if runner is None else runner.executor
 
     def reset(self) -> None:
-        """Forget every resource and reset the moved time. Open streams end with NOT_FOUND."""
         with self._engine.open():
             self._engine.transforms.clear()
             self._engine.state.clear()

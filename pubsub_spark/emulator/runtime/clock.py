@@ -19,9 +19,8 @@ class Clock:
 
     @property
     def ahead(self) -> float:
-        """The lead over the machine's clock, in seconds."""
         return self.now() - time.time()
 
     def advance_to(self, moment: float) -> None:
-        """Set the clock to `moment`, unless it is already later."""
+        """Do nothing if the clock is already later."""
         self._epoch = max(self._epoch, moment - time.monotonic())

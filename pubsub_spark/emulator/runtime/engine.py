@@ -50,7 +50,7 @@ class Session(NamedTuple):
 
 
 class Wakeup:
-    """The wake-up of one waiter on an event loop. It is made there, and any thread may notify it."""
+    """It is made on the event loop of its waiter. Any thread may notify it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -73,8 +73,6 @@ class Wakeup:
 
 
 class Engine:
-    """The state behind one lock, so that requests from many threads become one sequence of changes."""
-
     def __init__(self, state: State, clock: Clock) -> None:
         self.state = state
         self.broker = state.broker
@@ -95,7 +93,6 @@ class Engine:
 
     @contextmanager
     def open(self) -> Iterator[Session]:
-        """Yield the broker and the present time, under the lock."""
         with self._lock:
             now = self._catch_up()
             try:
@@ -139,7 +136,6 @@ class Engine:
         return self.clock.now()
 
     def wake(self, consumer: Consumer) -> None:
-        """Make the waiter of this consumer check again."""
         with self._lock:
             consumer.condition.notify_all()
 
@@ -187,7 +183,7 @@ class Engine:
             await self.journal.written()
 
     def restart_clock(self) -> None:
-        """Set the clock back to the machine's time. The state must be empty."""
+        """The state must be empty."""
         with self._lock:
             self.clock.restart()
             self._alarm.notify()  # the due times have changed
@@ -195,7 +191,7 @@ class Engine:
     def fail(self, error: BaseException) -> None:
         """End the emulator because of an exception on a background thread. Any thread may call this.
 
-        The first one is kept in `failure`, and `on_failure` is called: the emulator stops serving.
+        The first one is kept in `failure`, and `on_failure` is called.
         """
         _log.critical("The emulator failed and ends.", exc_info=error)
         with self._lock:

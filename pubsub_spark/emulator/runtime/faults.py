@@ -41,7 +41,7 @@ class Faults:
             return [replace(fault) for fault in self._faults]
 
     def match(self, rpc: str) -> Fault | None:
-        """Return the fault of the next call, counted as applied, or None."""
+        """Return the fault of the next call and count it as applied."""
         if not self._faults:
             return None
         with self._lock:

@@ -37,7 +37,7 @@ _CALLER = """const pubsubTransformAll = (batch) => "[" + batch.map(([message, me
 
 
 class TransformError(ValueError):
-    """The reason why a function cannot be used, or failed on a message: the end of an error message."""
+    """The message is the end of a sentence: why a function cannot be used, or failed on a message."""
 
 
 class UnavailableError(TransformError):

@@ -59,13 +59,12 @@ class Unanswered:
         self._pending: dict[str, set[Answer]] = {}
 
     def add(self, answer: Answer, topic: str) -> None:
-        """The response is pending until `written`."""
         with self._lock:
             answer.topic = topic
             self._pending.setdefault(topic, set()).add(answer)
 
     def written(self, answer: Answer) -> None:
-        """Mark a response as written, also if its client has left. Do nothing if it was not pending."""
+        """Also called if the client has left. Does nothing if the response was not pending."""
         with self._lock:
             pending = self._pending.get(answer.topic)
             if pending is None or answer not in pending:

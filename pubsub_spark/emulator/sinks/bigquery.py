@@ -14,8 +14,6 @@ _LIMITS = Limits(seconds=0.1, messages=1000, bytes=5_000_000)  # suits one inser
 
 
 class Table(Protocol):
-    """A table of BigQuery, wherever it is."""
-
     def columns(self) -> Columns:
         """Return the types of its columns. Raise DestinationError if the table cannot be written."""
 
@@ -24,8 +22,6 @@ class Table(Protocol):
 
 
 class BigQuery:
-    """The table of a BigQueryConfig."""
-
     limits = _LIMITS
 
     def __init__(self, table: Table, config: Any) -> None:
@@ -36,7 +32,6 @@ class BigQuery:
         self._table.columns()
 
     def write(self, batch: OpenBatch, subscription: str, schema: TopicSchema | None) -> Sequence[int]:
-        """Insert a row for each message: see `Destination.write`."""
         read = bigquery_rows.reader(self._config, self._table.columns(), schema)
         rows: list[Row] = []
         places: list[int] = []

@@ -44,8 +44,6 @@ def check_root(root: Path) -> None:
 
 
 class DuckDbTable:
-    """A table in the file of its project."""
-
     def __init__(self, root: Path, table: str) -> None:
         project, dataset, name = parts(table)
         self._path = root / f"{project}.duckdb"
@@ -67,7 +65,7 @@ class DuckDbTable:
         return self._types
 
     def insert(self, rows: Sequence[Row]) -> Sequence[int]:
-        """Insert all rows at once, or one after the other if that fails. Return the indexes of those that fail."""
+        """Insert all rows at once, or one after the other if that fails."""
         values = [self._values(row) for row in rows]
         readable = [row for row in values if row is not None]
         with self._opened() as connection:

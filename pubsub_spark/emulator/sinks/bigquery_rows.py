@@ -91,7 +91,7 @@ _REVISION = "googclient_schemarevisionid"
 
 
 def reader(config: Any, columns: Columns, schema: TopicSchema | None) -> ReadRow:
-    """Return the conversion of messages to rows of a BigQueryConfig. Raise DestinationError if the table is unfit."""
+    """Raise DestinationError if the table does not fit the BigQueryConfig."""
     if config.use_topic_schema and schema is not None:
         read = _topic_reader(schema, columns, config.drop_unknown_fields)
     elif getattr(config, "use_table_schema", False):  # older client libraries lack it

@@ -54,8 +54,6 @@ _DENIED = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED, grpc.St
 
 
 class Cell(NamedTuple):
-    """One cell of a row."""
-
     family: str
     qualifier: bytes
     value: bytes
@@ -65,8 +63,6 @@ Row = tuple[bytes, list[Cell]]  # its key and its cells
 
 
 class BigtableTable:
-    """The table of a BigtableConfig."""
-
     limits = _LIMITS
 
     def __init__(self, address: str, config: Any) -> None:
@@ -77,7 +73,7 @@ class BigtableTable:
         _check_families(self._config, self._families())
 
     def write(self, batch: OpenBatch, subscription: str, _: TopicSchema | None) -> Sequence[int]:
-        """See `Destination.write`. A message that makes no row, or that the table refuses, cannot be written."""
+        """A message that makes no row, or that the table refuses, cannot be written."""
         families = self._families()
         _check_families(self._config, families)
         request = _message("MutateRowsRequest")(
@@ -126,7 +122,7 @@ class BigtableTable:
 
 
 def row(config: Any, message: Message, subscription: str, families: Collection[str]) -> Row:
-    """Return the row of a message. Raise ValueError if the message makes no row."""
+    """Raise ValueError if the message makes no row."""
     mapping = getattr(config, "column_family_mapping", None)  # older client libraries lack it
     if mapping is not None and config.HasField("column_family_mapping"):
         key, cells = _mapped(mapping, message, families)

@@ -15,8 +15,6 @@ _UNIQUE_BYTES = 6  # of an object's name
 
 
 class Bucket:
-    """The bucket of a CloudStorageConfig."""
-
     def __init__(self, root: StorageRoot, config: Any) -> None:
         self._root = root
         self._config = config
@@ -28,7 +26,7 @@ class Bucket:
         self._root.open(self._config.bucket)
 
     def write(self, batch: OpenBatch, subscription: str, schema: TopicSchema | None) -> Sequence[int]:
-        """Write one object. Messages that do not fit the topic's schema cannot be written."""
+        """Messages that do not fit the topic's schema cannot be written."""
         encoded = self._encode([lease.message for lease in batch.leases], subscription, schema)
         if encoded.content:
             name = object_name(self._config, batch.opened, secrets.token_urlsafe(_UNIQUE_BYTES))

@@ -28,15 +28,13 @@ class TopicSchema(NamedTuple):
 
 
 class Destination(Protocol):
-    """The store for the messages of a subscription."""
-
     limits: Limits
 
     def check(self) -> None:
         """Raise DestinationError if nothing can be written."""
 
     def write(self, batch: OpenBatch, subscription: str, schema: TopicSchema | None) -> Sequence[int]:
-        """Write a batch and return the indexes of the messages that cannot be written.
+        """Return the indexes of the messages that cannot be written.
 
         Raise DestinationError if no message can be written, OSError if that may change by the next attempt.
         """

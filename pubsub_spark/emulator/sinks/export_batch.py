@@ -15,7 +15,7 @@ NEVER = float("inf")
 
 
 class Limits(NamedTuple):
-    """The limits of a batch. 0 messages or bytes mean no limit."""
+    """0 messages or bytes mean no limit."""
 
     seconds: float
     messages: int = 0
@@ -23,8 +23,6 @@ class Limits(NamedTuple):
 
 
 class OpenBatch:
-    """The leased messages that will be written together."""
-
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.leases: list[Lease] = []
@@ -38,7 +36,6 @@ class OpenBatch:
         return messages - len(self.leases), size - self._bytes
 
     def add(self, leases: Iterable[Lease], now: float) -> None:
-        """Add messages. The first opens the batch."""
         if not self.leases:
             self.opened, self.ends = now, now + self._limits.seconds
         for lease in leases:

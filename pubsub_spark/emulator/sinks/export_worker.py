@@ -31,8 +31,6 @@ _ACTIVE, _RESOURCE_ERROR = 1, 2  # of Subscription.State
 
 
 class ExportWorkers:
-    """The workers by subscription. They follow its configuration."""
-
     def __init__(self, engine: Engine, destinations: Destinations) -> None:
         self._engine = engine
         self._destinations = destinations
@@ -40,7 +38,6 @@ class ExportWorkers:
         self._ended: list[ExportWorker] = []  # they may still write
 
     def follow(self, events: Sequence[Event]) -> None:
-        """Start and stop workers after changes of subscriptions: a listener of the engine."""
         for event in events:
             if type(event) not in _FOLLOWED:
                 continue
@@ -80,7 +77,7 @@ class ExportWorkers:
             self._ended = [ended for ended in (*self._ended, worker) if ended.is_alive]
 
     def close(self) -> None:
-        """Stop all, and wait a bounded time until their leased messages are written."""
+        """Wait a bounded time until leased messages are written."""
         with self._engine.open():
             for name in list(self._workers):
                 self._end(name)
@@ -109,7 +106,7 @@ class ExportWorker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more messages. Leased messages are still written."""
+        """Leased messages are still written."""
         self._stopped = True
         self._engine.wake(self._consumer)
 
@@ -140,7 +137,7 @@ class ExportWorker:
             self._show(broker, state)
 
     def _next(self) -> OpenBatch | None:
-        """Wait for the next batch. None is the end."""
+        """Return None at the end."""
         batch = OpenBatch(self._destination.limits)
         subscription, consumer = self.subscription, self._consumer
         with self._engine.open() as (broker, _):

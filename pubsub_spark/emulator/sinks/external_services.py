@@ -20,7 +20,7 @@ _BIGTABLE = "BIGTABLE_EMULATOR_HOST"  # Google's clients of Bigtable also read i
 
 
 def destinations(options: EmulatorOptions) -> Destinations:
-    """Return a factory of destinations. Raise OSError if a service cannot be used."""
+    """Raise OSError if a service cannot be used."""
     factories: dict[str, Callable[[Any], Destination]] = {}
     if options.storage_root is not None:
         from pubsub_spark.emulator.sinks.cloud_storage import Bucket
@@ -49,7 +49,7 @@ def destinations(options: EmulatorOptions) -> Destinations:
 
 
 def sources(options: EmulatorOptions) -> Sources:
-    """Return a factory of sources. Raise OSError if a service cannot be used."""
+    """Raise OSError if a service cannot be used."""
     factories: dict[str, Callable[[Any, Marks], IngestionSource]] = {}
     if options.storage_root is not None:
         from pubsub_spark.emulator.sinks.ingestion_cloud_storage import CloudStorageSource

@@ -27,8 +27,6 @@ _Seen = tuple[str, str, int]  # name, e-tag or time, and size of an object
 
 
 class CloudStorageSource:
-    """The objects of one bucket that match the settings."""
-
     def __init__(self, root: StorageRoot, settings: Any, marks: Marks) -> None:
         self._root = root
         self._settings = settings

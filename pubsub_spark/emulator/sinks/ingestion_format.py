@@ -30,7 +30,7 @@ HEADER: Final = {
 
 
 def messages(settings: Any, content: bytes) -> Iterator[IngestedMessage]:
-    """Yield the messages in an object. Raise ValueError if it has another format."""
+    """Raise ValueError if the object has another format."""
     kind = settings.WhichOneof("input_format")
     if kind == "avro_format":
         return _avro(content)

@@ -60,7 +60,7 @@ def read_properties(path: Path | str) -> dict[str, str]:
 
 
 class KafkaSource:
-    """The records of one topic. properties: further settings of the client, by the names of librdkafka."""
+    """properties: further settings of the client, by the names of librdkafka."""
 
     def __init__(
         self, service: Service, endpoint: str, properties: Mapping[str, str], settings: Any, marks: Marks

@@ -20,8 +20,6 @@ _DENIED = ("AccessDeniedException", "UnrecognizedClientException", "InvalidSigna
 
 
 class KinesisSource:
-    """The records of one stream."""
-
     def __init__(self, endpoint: str, settings: Any, marks: Marks) -> None:
         self._stream, self._consumer = settings.stream_arn, settings.consumer_arn
         self._endpoint = endpoint

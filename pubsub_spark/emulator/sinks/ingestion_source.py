@@ -7,8 +7,6 @@ from typing import Any, NamedTuple, Protocol
 
 
 class IngestedMessage(NamedTuple):
-    """A message that is to be published."""
-
     data: bytes
     attributes: dict[str, str]
 

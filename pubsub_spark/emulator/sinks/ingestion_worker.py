@@ -31,8 +31,6 @@ Publish = Callable[[bytes], bytes]  # of a serialized PublishRequest
 
 
 class IngestionWorkers:
-    """The workers by topic. They follow its settings."""
-
     def __init__(self, engine: Engine, sources: Sources, publish: Publish) -> None:
         self._engine = engine
         self._sources = sources
@@ -40,7 +38,6 @@ class IngestionWorkers:
         self._workers: dict[str, IngestionWorker] = {}
 
     def follow(self, events: Sequence[Event]) -> None:
-        """See `ExportWorkers.follow`."""
         for event in events:
             if isinstance(event, Cleared):
                 for name in list(self._workers):
@@ -66,7 +63,7 @@ class IngestionWorkers:
             worker.stop()
 
     def close(self) -> None:
-        """Stop all, and wait until no worker publishes any more."""
+        """Wait until no worker publishes any more."""
         with self._engine.open():
             workers, self._workers = list(self._workers.values()), {}
         for worker in workers:
@@ -76,8 +73,6 @@ class IngestionWorkers:
 
 
 class IngestionWorker:
-    """The ingestion for one topic, until stopped."""
-
     def __init__(self, topic: Topic, settings: Any, source: IngestionSource, engine: Engine, publish: Publish) -> None:
         self.settings = settings
         self._topic = topic
@@ -90,7 +85,7 @@ class IngestionWorker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more. A Publish in progress is completed."""
+        """A Publish in progress is completed."""
         self._stopped.set()
 
     def join(self, seconds: float) -> None:
@@ -105,7 +100,7 @@ class IngestionWorker:
             self._engine.fail(error)
 
     def _look(self) -> str:
-        """Publish new messages and return the resulting state."""
+        """Return the resulting state."""
         portions = self._source.new()
         while not self._stopped.is_set():
             try:

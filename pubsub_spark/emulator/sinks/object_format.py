@@ -58,7 +58,6 @@ def object_name(config: Any, opened: float, unique: str) -> str:
 
 
 def encoder(config: Any) -> Encode:
-    """Return the encoding of a CloudStorageConfig: messages, subscription and schema to content."""
     if config.WhichOneof("output_format") != "avro_config":
         return _text
     avro = config.avro_config

@@ -18,7 +18,7 @@ _Match = Callable[[str, _Places], _Places]  # the possible ends of a match, by i
 
 
 class Glob:
-    """The names that match a glob. An empty one matches all."""
+    """An empty glob matches all names."""
 
     def __init__(self, glob: str) -> None:
         self._pieces = _compiled(glob or "**")

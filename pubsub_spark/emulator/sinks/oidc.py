@@ -26,8 +26,6 @@ _VALID_UNTIL = datetime(2200, 1, 1, tzinfo=UTC)
 
 
 class Signer:
-    """A signer of tokens: one RSA key, and the documents that publish its public half."""
-
     def __init__(self) -> None:
         self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         public = self._key.public_key().public_bytes(
@@ -37,7 +35,6 @@ class Signer:
         self._signer = crypt.RSASigner(self._key, self.key_id)
 
     def token(self, service_account: str, audience: str, now: float) -> str:
-        """Return a signed JWT for a request from `service_account` to `audience`."""
         subject = _subject(service_account)
         claims = {
             "aud": audience,
@@ -53,7 +50,7 @@ class Signer:
         return token.decode()
 
     def jwks(self) -> dict[str, Any]:
-        """Return the public key as a JSON Web Key Set."""
+        """Return a JSON Web Key Set."""
         numbers = self._key.public_key().public_numbers()
         key = {
             "kty": "RSA",
@@ -81,7 +78,7 @@ class Signer:
         return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
     def certificates(self) -> dict[str, str]:
-        """Return the public key as a certificate by key id, the form that google-auth reads."""
+        """Return certificates by key id, the form that google-auth reads."""
         return {self.key_id: self._certificate}
 
 

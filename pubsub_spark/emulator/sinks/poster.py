@@ -14,9 +14,8 @@ _MAX_BODY_BYTES = 1 << 20  # of an answer: only the status counts, so the rest i
 
 
 class Poster:
-    """An HTTP client that POSTs to one URL over connections that are kept.
-
-    Redirects are answers like others, nothing is sent twice, and proxies of the environment are not used.
+    """Connections are kept. Redirects are answers like others, nothing is sent twice, and proxies of the environment
+    are not used.
     """
 
     def __init__(self, url: str, connections: int) -> None:

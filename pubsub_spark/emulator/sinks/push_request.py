@@ -40,7 +40,7 @@ _RESERVED_HEADERS = frozenset(
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The endpoint of a subscription's pushes and their format, from its PushConfig."""
+    """The endpoint of pushes and their format, from a PushConfig."""
 
     url: str
     wrapped: bool = True
@@ -57,7 +57,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class PushMessage:
-    """One message on its way to the endpoint. `delivery_attempt` is 0 without a dead-letter policy."""
+    """`delivery_attempt` is 0 without a dead-letter policy."""
 
     message_id: str
     publish_time: float
@@ -72,8 +72,6 @@ class PushMessage:
 
 
 class Request(NamedTuple):
-    """An HTTP POST without its destination."""
-
     headers: dict[str, str]
     body: bytes
 
@@ -169,7 +167,7 @@ class Window:
         self.resumes_at = 0.0
 
     def failed(self, now: float, *, pauses: bool) -> None:
-        """Halve the concurrent requests. With `pauses`, also start none for a while."""
+        """With `pauses`, also start no request for a while."""
         self.outstanding -= 1
         self.size = max(self.size // 2, 1)
         # Requests in flight that fail together are one failure: the pause grows once it is over.

@@ -38,7 +38,7 @@ _MAX_WAIT_SECONDS = 60.0  # the longest time until an expired subscription is no
 
 
 def endpoint_of(config: Any) -> Endpoint | None:
-    """Return the endpoint of a PushConfig, or None if it is empty, which means pull."""
+    """Return None if the PushConfig is empty, which means pull."""
     if not config.push_endpoint:
         return None
     return Endpoint(
@@ -52,7 +52,7 @@ def endpoint_of(config: Any) -> Endpoint | None:
 
 
 def one_signer() -> Callable[[], Signer]:
-    """Return a function that makes the signer of tokens when it is first asked for. Its key takes time."""
+    """The signer is made on the first call, because its key takes time."""
     lock = threading.Lock()
 
     @cache
@@ -69,8 +69,6 @@ def one_signer() -> Callable[[], Signer]:
 
 
 class PushWorkers:
-    """The workers by subscription. They follow its PushConfig."""
-
     def __init__(self, engine: Engine, signer: Callable[[], Signer]) -> None:
         self._engine = engine
         self._signer = signer
@@ -78,7 +76,7 @@ class PushWorkers:
         self._push_workers: weakref.WeakValueDictionary[str, Pusher] = weakref.WeakValueDictionary()
 
     def configure(self, subscription: str, endpoint: Endpoint | None) -> None:
-        """Push the subscription's messages to `endpoint` from now on, or stop if it is None."""
+        """None stops the pushes."""
         with self._engine.open() as (broker, _):
             present = self._push_workers.get(subscription)
             target = broker.subscriptions.get(subscription)
@@ -103,7 +101,7 @@ class PushWorkers:
                 self.configure(event.name, None if resource.detached else endpoint_of(resource.push_config))
 
     def close(self) -> None:
-        """Stop all, without waiting for requests in progress."""
+        """Do not wait for requests in progress."""
         with self._engine.open():
             for pusher in self._push_workers.values():
                 pusher.stop()
@@ -161,7 +159,7 @@ class Pusher:
         self._poster.close()
 
     def _next(self) -> Sequence[tuple[Lease, float]] | None:
-        """Wait for the next messages, leased, each with its time. None is the end."""
+        """Return leased messages, each with its time, or None at the end."""
         with self._engine.open() as (broker, _):
             while not self._stopped and broker.subscriptions.get(self.subscription.name) is self.subscription:
                 now = self._engine.clock.now()

@@ -22,7 +22,7 @@ _DENIED = (PermissionError, PermissionDeniedError, UnauthenticatedError)
 
 
 class StorageRoot:
-    """The root of all buckets. An invalid root raises OSError."""
+    """An invalid root raises OSError."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -38,7 +38,7 @@ class StorageRoot:
             )
 
     def open(self, bucket: str) -> ObjectStore:
-        """Return the store of a bucket. Raise DestinationError if its folder is missing, OSError if opening fails."""
+        """Raise DestinationError if the bucket's folder is missing, OSError if opening fails."""
         if self._folder is None:
             try:
                 return from_url(f"{self._url}{bucket}")
@@ -50,7 +50,7 @@ class StorageRoot:
         return LocalStore(folder)
 
     def put(self, bucket: str, name: str, content: bytes) -> None:
-        """Write an object. Raise DestinationError if the bucket cannot be written, OSError otherwise."""
+        """Raise DestinationError if the bucket cannot be written, OSError otherwise."""
         store = self.open(bucket)
         try:
             obstore.put(store, name, content)
@@ -74,5 +74,5 @@ class StorageRoot:
 
 
 def first_line(problem: Exception) -> str:
-    """Return the first line of an error of obstore. The others are for debugging."""
+    """The other lines of obstore's errors are for debugging."""
     return str(problem).partition("\n")[0]

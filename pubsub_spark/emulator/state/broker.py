@@ -48,8 +48,6 @@ _SPARE_BATCHES = 1 << 20  # more than a run leases between its last journaled ch
 
 
 class Broker:
-    """Only its methods change its topics, subscriptions and snapshots."""
-
     def __init__(
         self,
         events: list[Event] | None = None,
@@ -91,7 +89,7 @@ class Broker:
         self.replace(topic, resource)
 
     def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic. Its subscriptions stay and can be drained. Its snapshots also stay, as long as they live."""
+        """The topic's subscriptions stay and can be drained. Its snapshots also stay, as long as they live."""
         del self.topics[topic.name]
         topic.retention = 0
         for subscription in topic.subscriptions.values():
@@ -258,7 +256,7 @@ class Broker:
         subscription.consumers.wait(consumer)
 
     def leave(self, subscription: Subscription, consumer: Consumer, now: float) -> None:
-        """Disconnect a consumer. Its messages stay leased."""
+        """Disconnect a consumer. Its messages stay leased, and another consumer is notified in its place."""
         subscription.leave(consumer, now)
         self._schedule(subscription, now)
 
@@ -286,7 +284,11 @@ class Broker:
         return failed
 
     def release(self, subscription: Subscription, numbers: Sequence[int], now: float) -> None:
-        """Nothing is counted against the messages, which could not be sent."""
+        """Take back leases that could not be sent. Nothing is counted against their messages.
+
+        It is unknown whether the last response of a broken stream arrived, so their ack ids stay good until the message
+        is handed out again.
+        """
         subscription.release(numbers)
         if numbers:
             self.events.append(Released(subscription.name, numbers))
@@ -299,7 +301,6 @@ class Broker:
         return subscription.leased_numbers()
 
     def backlog(self, subscription: Subscription) -> int:
-        """Messages that a consumer holds are included."""
         return subscription.backlog
 
     def outstanding(self, subscription: Subscription) -> int:

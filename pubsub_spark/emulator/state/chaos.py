@@ -25,7 +25,6 @@ class Chaos:
         return self._random.randint(1, most) if most > 1 else most
 
     def reordered(self, batch: list[Delivery]) -> list[Delivery]:
-        """Messages with an ordering key keep their places."""
         keyless = [delivery for delivery in batch if not delivery.message.key]
         self._random.shuffle(keyless)
         shuffled = iter(keyless)

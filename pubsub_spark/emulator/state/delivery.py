@@ -84,7 +84,7 @@ class Batch:
 
 
 class BatchBuilder:
-    """A batch being built: its parts so far, and the room left in messages and bytes."""
+    """The parts of a batch so far, and the room left in messages and bytes."""
 
     __slots__ = ("left", "messages", "parts", "size")
 
@@ -143,10 +143,7 @@ class BatchBuilder:
 
 
 class Delivery:
-    """The delivery state of one message on one subscription: how often it was leased, its holder, until when.
-
-    It is made when something happens to the message alone. Messages that stay with their batch have none (`leases`).
-    """
+    """The delivery state of one message on one subscription: how often it was leased, its holder, until when."""
 
     __slots__ = ("acked", "acks", "deadline", "deliveries", "failures", "holder", "message", "modacks", "number")
 

@@ -52,7 +52,7 @@ class _Deliveries:
             self._loaded.append(delivery)
 
     def dump(self, entry: Any) -> Any:
-        """Return a message as a tuple, a delivery as its index, and frames and gaps unchanged."""
+        """Return a message as a tuple, a delivery as its index, and anything else unchanged."""
         if isinstance(entry, Message):
             return tuple(entry)
         if not isinstance(entry, Delivery):

@@ -14,7 +14,6 @@ from pubsub_spark.emulator.state.message import Publication
 
 
 def collection(name: str) -> str:
-    """Return the collection of a resource's full name: `topics`, `subscriptions`, `snapshots` or `schemas`."""
     return name.split("/")[2]
 
 
@@ -78,14 +77,14 @@ class Modified(NamedTuple):
 
 
 class Released(NamedTuple):
-    """Leases that could not be sent were taken back. Nothing is counted against their messages."""
+    """Leases that could not be sent were taken back."""
 
     subscription: str
     numbers: Sequence[int]
 
 
 class Expired(NamedTuple):
-    """The deadlines of leases passed by `at`. Their messages are redelivered."""
+    """The deadlines of leases passed by `at`."""
 
     subscription: str
     numbers: Sequence[int]

@@ -200,7 +200,7 @@ class Leases:
         self._expect(deadline, [delivery.number for delivery in deliveries])
 
     def expired(self, now: float) -> Iterator[Delivery]:
-        """End the leases whose deadline has come, and yield their deliveries."""
+        """End the leases whose deadline has passed, and yield their deliveries."""
         while self._deadlines and self._deadlines[0][0] <= now:
             _, _, numbers = heapq.heappop(self._deadlines)
             for number in numbers:

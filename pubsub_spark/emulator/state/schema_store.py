@@ -18,7 +18,7 @@ class Revision(NamedTuple):
 
 
 class Schema(NamedTuple):
-    """A schema, with its revisions (oldest first, never empty), and the number of every revision it ever had.
+    """`revisions` are oldest first, and never empty. `numbers` has every revision that the schema ever had.
 
     It is never changed in place: with another revision it is another Schema.
     """

@@ -28,7 +28,6 @@ class State:
         self.broker = Broker(self.events, self.policies.discard, remembered=remembered, started=started)
 
     def clear(self) -> None:
-        """Ids are not reset."""
         self.schemas.clear()
         self.policies.by_name.clear()
         self.broker.clear()

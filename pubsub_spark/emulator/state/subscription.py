@@ -36,7 +36,9 @@ MOST_MESSAGES = 1000  # in one response. The service's own limit for Pull
 
 
 class Subscription:
-    """`ready_consumers` collects the consumers that are to be notified."""
+    """`ready_consumers` collects the consumers that are to be notified. `Broker` documents the methods that have the
+    same name there.
+    """
 
     def __init__(
         self,
@@ -110,7 +112,6 @@ class Subscription:
         return bool(self._fresh.count or self._redelivery.ready or self._key_queues.ready)
 
     def take(self, consumer: Consumer, now: float, most: int = MOST_MESSAGES, size: int = 1 << 62) -> Batch:
-        """See `Broker.take`."""
         self.tick(now)
         room = min(size, consumer.max_size - consumer.size)
         most = min(most, MOST_MESSAGES, consumer.max_messages - consumer.messages)
@@ -155,7 +156,6 @@ class Subscription:
     # Acks, nacks and redelivery
 
     def ack(self, numbers: Sequence[int], now: float) -> list[int]:
-        """See `Broker.ack`."""
         self.tick(now)
         self.active = now
         runs: list[ContiguousLeases] = []
@@ -183,7 +183,6 @@ class Subscription:
         return [number for number in failed if number not in self._acked_numbers]
 
     def modify(self, numbers: Sequence[int], seconds: float, now: float) -> list[int]:
-        """See `Broker.modify`."""
         self.tick(now)
         if seconds > 0:
             numbers = self._leases.extend_batches(numbers, now + seconds)
@@ -209,11 +208,6 @@ class Subscription:
                 self._fail(delivery, now)
 
     def release(self, numbers: Iterable[int]) -> None:
-        """Take back leases that could not be sent. Nothing is counted against their messages.
-
-        It is unknown whether the last response of a broken stream arrived, so their ack ids stay good until the message
-        is handed out again.
-        """
         for delivery in map(self._leases.get, numbers):
             if delivery is None or delivery.deadline == NEVER:  # the latter was taken back before
                 continue
@@ -317,7 +311,6 @@ class Subscription:
         self._snapshot_retention, self._snapshot_ends = until - since, until
 
     def due(self) -> float:
-        """Return the time when `tick` next has something to do, or infinity."""
         return min(
             self._leases.due,
             self._redelivery.due,
@@ -367,7 +360,6 @@ class Subscription:
             self._prune_at = max(oldest + self._retention, now + 60) if self._key_queues.any else NEVER
 
     def leave(self, consumer: Consumer, now: float) -> None:
-        """The messages stay leased, and another consumer is notified in its place."""
         self.consumers.leave(consumer)
         self.active = now
         self._notify_one()

@@ -145,8 +145,7 @@ class _Api(ABC):
         await response(scope, receive, send)
 
     @abstractmethod
-    async def _answer(self, request: Request) -> Response:
-        """Return the answer to one request."""
+    async def _answer(self, request: Request) -> Response: ...
 
 
 class JsonApi(_Api):

@@ -33,7 +33,7 @@ _BUFFER_BYTES = 1 << 20  # on their way to a connection that is slower than the 
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket (port 0: any free port). Raise OSError if the address is not available."""
+    """Port 0 is any free port. Raise OSError if the address is not available."""
     if not 0 <= port <= 65535:
         raise OSError(f"The emulator cannot listen on port {port}. A port is a number from 0 to 65535.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -152,7 +152,7 @@ class GrpcConnection:
 
 
 class Listener:
-    """A listener on a socket until closed. `http` makes the protocol of a connection, None serves gRPC alone."""
+    """`http` makes the protocol of a connection, None serves gRPC alone."""
 
     def __init__(
         self,
@@ -267,8 +267,6 @@ class _Opening(asyncio.Protocol):
 
 
 class _Half(asyncio.Protocol):
-    """Its bytes are sent on the other connection, as fast as that one takes them."""
-
     def __init__(
         self,
         listener: Listener,

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 
 class OriginError(ValueError):
-    """A text of `allow_origins` that is not the origin of a site."""
+    """A text of `allow_origins` is not the origin of a site."""
 
 
 def site(text: str) -> str:

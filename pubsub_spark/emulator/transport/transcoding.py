@@ -58,7 +58,7 @@ class Form(NamedTuple):
 
 
 def read(route: Route, path: str, query: str, body: bytes, content_type: str = "") -> Call:
-    """Raise RpcError if a part of the request cannot be read."""
+    """Raise RpcError if the request cannot be read."""
     request = route.request()
     parameters = parse_qsl(query, keep_blank_values=True)
     if route.body is not None and body.strip():

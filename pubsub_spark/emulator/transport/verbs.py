@@ -103,7 +103,7 @@ def table(looks: Mapping[str, Callable[..., Any]], changes: Mapping[str, Callabl
 
 
 def find(verbs: Mapping[str, Verb], http_method: str, name: str) -> Verb:
-    """Raise RpcError if the name is unknown, or the verb has another method."""
+    """Raise RpcError for an unknown name, or another HTTP method."""
     verb = verbs.get(name)
     if verb is None:
         raise RpcError(
