@@ -14,13 +14,13 @@ _WIDTHS: Final[dict[int, type[Any]]] = {32: np.int32, 64: np.int64}
 
 
 def structs(type_: pa.StructType, length: int, children: Sequence[pa.Array], like: pa.Array | None = None) -> Any:
-    """Return structs of `children`, null where `like` is null."""
+    """The result is null where `like` is null."""
     valid = like.is_valid().buffers()[1] if like is not None and like.null_count else None
     return pa.Array.from_buffers(type_, length, [valid], children=list(children))
 
 
 def named_structs(children: dict[str, pa.Array], length: int, like: pa.Array | None = None) -> pa.StructArray:
-    """Return structs of `children`, with the types of the children."""
+    """See `structs`. The types are those of the children."""
     type_ = pa.struct([pa.field(name, child.type) for name, child in children.items()])
     return structs(type_, length, list(children.values()), like)
 
@@ -58,7 +58,7 @@ def list_offsets(lists: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def entries_of(maps: pa.MapArray) -> pa.StructArray:
-    """Return the entries of all maps, one after the other. Arrow can flatten a list, but no map.
+    """Return the entries of all maps, one after the other, because Arrow can flatten no map.
 
     A cast to a list would be wrong for values of lists of nulls, which it cuts off (pyarrow 26).
     """

@@ -39,15 +39,15 @@ class Codec(Protocol):
     """The interface of a schema type's package (`codec.avro`, `codec.protobuf`). `schema` parses the definitions."""
 
     def value_type(self, definition: Definition) -> pa.StructType:
-        """Return the type of the column `value`. Raises SchemaError for a type that Spark cannot hold."""
+        """Raises SchemaError for a type that Spark cannot hold."""
 
     def decoder(self, writer: Definition, reader: Definition, encoding: Encoding) -> DecodeMessages:
-        """Return the decoder of messages of revision `writer` to values of the type of `reader`."""
+        """The values have the type of `reader`."""
 
     def encoder(
         self, definition: Definition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool
     ) -> EncodeRows:
-        """Return the encoder of rows of a type. Raises SchemaError with every column that does not fit."""
+        """Raises SchemaError with every column that does not fit."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,6 @@ class TopicSchema:
             raise SchemaError(f"The schema `{self.reader}` cannot be a column of Spark: {error}") from None
 
     def encoder(self, source_type: pa.StructType, ignore_extra: bool = False) -> EncodeRows:
-        """See `Codec.encoder`."""
         codec, definition = codec_of(self.reader.type), self.reader.parsed()
         try:
             return codec.encoder(definition, self.encoding, source_type, ignore_extra)
@@ -201,7 +200,6 @@ def _decode(type_: SchemaType, writer: str, reader: str, encoding: Encoding) -> 
 
 
 def codec_of(type_: SchemaType) -> Codec:
-    """Return the codec of a schema type, imported when first used."""
     return cast("Codec", import_module(f"pubsub_spark.codec.{SCHEMA_TYPES[type_].package}"))
 
 

@@ -36,7 +36,7 @@ class Unwritable(ValueError):  # noqa: N818 (about a value, not a failure)
         self.path = path
 
     def row_error(self, first: int = 0) -> RowError:
-        """Return the error about the row. `first`: the row of the array's first value."""
+        """`first`: the row of the array's first value."""
         column = f"column `{self.path.removeprefix('.')}`" if self.path else "the row"
         return RowError(first + self.index, f"{column} {self.reason}")
 
@@ -62,7 +62,6 @@ def fits(wanted: pa.DataType, source: pa.DataType) -> bool:
 
 
 def unfit(path: str, source: pa.DataType, wanted: pa.DataType) -> SchemaError:
-    """Return the error about a column whose type does not fit."""
     where = f"Column `{path}`" if path else "The row"
     return SchemaError(f"{where} is `{spelled(source)}`, the schema wants `{spelled(wanted)}`")
 
@@ -75,7 +74,6 @@ def spelled(type_: pa.DataType) -> str:
 
 
 def child(path: str, name: str) -> str:
-    """Return the path of a field."""
     return f"{path}.{name}" if path else name
 
 

@@ -1,4 +1,4 @@
-"""Spark types made from Arrow types: the inverse of `to_arrow_type`, with every nullability kept.
+"""Spark types made from Arrow types: the inverse of `to_arrow_type(timezone="UTC")`, with every nullability kept.
 
 Early versions of PySpark's `from_arrow_type` forget whether elements and values may be null.
 """
@@ -27,7 +27,6 @@ _SCALARS: Final[dict[pa.DataType, spark.DataType]] = {
 
 
 def spark_type(arrow: pa.DataType) -> spark.DataType:
-    """Return the Spark type whose `to_arrow_type(timezone="UTC")` is `arrow`."""
     if pa.types.is_struct(arrow):
         return struct_type(arrow)
     if pa.types.is_map(arrow):
@@ -48,5 +47,4 @@ def type_name(arrow: pa.DataType) -> str:
 
 
 def struct_type(arrow: pa.StructType) -> spark.StructType:
-    """Return the Spark struct whose `to_arrow_type(timezone="UTC")` is `arrow`."""
     return spark.StructType([spark.StructField(field.name, spark_type(field.type), field.nullable) for field in arrow])

@@ -50,12 +50,11 @@ def join(buffers: list[Buffer], count: int) -> pa.BinaryArray:
 
 
 def constant(data: bytes, count: int, present: Present) -> ByteColumn:
-    """Return the same bytes for each row."""
     return ByteColumn(np.broadcast_to(np.frombuffer(data, np.uint8), (count, len(data))), present)
 
 
 def fixed(values: npt.NDArray[Any], present: Present) -> ByteColumn:
-    """Return numbers as they are in memory."""
+    """Numbers are written as they are in memory."""
     return ByteColumn(values.view(np.uint8).reshape(len(values), values.itemsize), present)
 
 

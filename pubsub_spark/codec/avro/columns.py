@@ -54,7 +54,7 @@ _COLUMN_NANOSECONDS: Final = {name: 1 if name.endswith("nanos") else 1_000 for n
 
 
 class ColumnReader(NamedTuple):
-    """The reader of two schemas. `padding`: the bytes that an inactive cursor may still read."""
+    """`padding`: the bytes that an inactive cursor may still read."""
 
     read: Read
     padding: int
@@ -74,7 +74,7 @@ def batches(data: pa.BinaryArray) -> list[tuple[int, int]]:
 
 
 def compile_columns(writer: tree.Node, reader: tree.Node) -> ColumnReader:
-    """Return the reader of two schemas. Raises Unresolvable if it can read no message, else see `column_of`."""
+    """Raises Unresolvable if no message can be read, else see `column_of`."""
     return ColumnReader(_compile(writer, reader, ()), padding(writer))
 
 

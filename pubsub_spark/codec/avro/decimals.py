@@ -48,7 +48,7 @@ def from_bytes(data: pa.BinaryArray, type_: pa.Decimal128Type) -> tuple[pa.Array
 
 
 def as_fixed(decimals: pa.Array, size: int) -> npt.NDArray[np.uint8]:
-    """Return each number in `size` bytes. The type's precision guarantees that it fits."""
+    """The type's precision guarantees that each number fits in `size` bytes."""
     big = _big_endian(decimals)
     if size <= _WIDTH:
         return np.ascontiguousarray(big[:, _WIDTH - size :])

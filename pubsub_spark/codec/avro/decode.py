@@ -22,7 +22,7 @@ from pubsub_spark.schema.definition import Encoding, Mismatch
 
 
 class AvroDecoder:
-    """The decoder of one (writer, reader, encoding). It keeps nothing between calls."""
+    """It keeps nothing between calls."""
 
     def __init__(self, writer: AvroDefinition, reader: AvroDefinition, encoding: Encoding) -> None:
         self.type = value_type(reader.root)
@@ -45,7 +45,7 @@ class AvroDecoder:
         return arrays.with_reasons(column, reasons)
 
     def _batch(self, data: pa.BinaryArray, start: int, reasons: dict[int, str]) -> pa.StructArray:
-        """Return the values of a batch that begins at row `start`. The value of a row with a reason is meaningless."""
+        """`start` is the row of the first message. The value of a row with a reason is meaningless."""
         if self._refusal:
             for row, message in enumerate(data.to_pylist(), start):
                 reasons.setdefault(row, str(self._mismatch(message) or self._refusal))

@@ -36,9 +36,8 @@ _MILLIS: Final = ("timestamp-millis", "local-timestamp-millis")
 def compile_rows(
     root: Node, type_: pa.DataType, ignore_extra: bool = False
 ) -> Callable[[pa.StructArray], pa.BinaryArray]:
-    """Return the writer of messages, which raises RowError.
-
-    Raises SchemaError with every column that cannot fit. ignore_extra: columns without a field are left out.
+    """Raises SchemaError with every column that cannot fit. The returned function raises RowError. ignore_extra:
+    columns without a field are left out.
     """
     if not pa.types.is_struct(column_of(root).type):
         root = Record("row", [Field("value", root)])

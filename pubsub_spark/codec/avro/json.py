@@ -32,8 +32,6 @@ from pubsub_spark.schema.avro.definition import AvroDefinition
 
 
 def compile_reader(definition: AvroDefinition) -> JsonReader:
-    """Return the reader of JSON messages, as binary ones."""
-
     def exact(text: bytes) -> bytes:
         return definition.datum.write(definition.read_json(text))
 
@@ -52,7 +50,7 @@ def compile_reader(definition: AvroDefinition) -> JsonReader:
 
 
 def compile_writer(definition: AvroDefinition) -> Callable[[pa.BinaryArray], pa.BinaryArray]:
-    """Return the function that writes binary messages as JSON. Binary messages show the branch of each union."""
+    """The input is binary messages, which show the branch of each union."""
 
     def one(message: bytes) -> bytes:
         return json_encoding.write_message(definition.root, definition.datum.read(message))

@@ -57,7 +57,7 @@ MAX_NODES: Final = 30_000
 
 
 def value_type(root: Node) -> pa.StructType:
-    """Return the type of the column `value`. A root that is not a struct becomes its only field, `value`."""
+    """A root that is not a struct becomes its only field, `value`."""
     if weight(root) > MAX_NODES:
         raise SchemaError(f"The schema stands for more than {MAX_NODES} fields, items and branches of unions")
     column = column_of(root)

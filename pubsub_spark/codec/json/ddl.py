@@ -30,12 +30,12 @@ _TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|\w+(?:\s*\([^()]*\))?
 
 
 def parse(text: str) -> pa.StructType:
-    """Return the type of a DDL. Raises ValueError with an error message."""
+    """Raises ValueError with an error message."""
     return pa.struct(_Parser(text).fields(end=None))
 
 
 def scalar(name: str) -> pa.DataType | None:
-    """Return the type, or None if it is not a scalar type. Raises ValueError if a decimal is too long."""
+    """Return None if `name` is not a scalar type. Raises ValueError if a decimal is too long."""
     if (match := _DECIMAL.fullmatch(name)) is None:
         return SCALARS.get(name)
     precision, scale = int(match[1] or 10), int(match[2] or 0)

@@ -13,7 +13,7 @@ _PLAIN: Final[dict[str, pa.DataType]] = {"integer": pa.int64(), "number": pa.flo
 
 
 def parse(schema: Any) -> pa.StructType:
-    """Return the type of a schema that was parsed from JSON. Raises ValueError with an error message."""
+    """`schema` was parsed from JSON. Raises ValueError with an error message."""
     if not isinstance(schema, dict):
         raise ValueError("a JSON schema is an object")
     type_ = _spark(schema, "the schema") if schema.get("type") == "struct" else _type(schema, "the schema")

@@ -37,11 +37,11 @@ class JsonSchema:
     text: str
 
     def arrow_type(self) -> pa.StructType:
-        """Return the type of the column `value`. Raises SchemaError if the text is not a schema."""
+        """Raises SchemaError if the text is not a schema."""
         return _parsed(self.text)
 
     def decode(self, data: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-        """Return the values of payloads, and the reasons. In each row one of the two is null."""
+        """Return values and reasons. In each row one of the two is null."""
         values, reasons = _reader(self.text).read(data.fill_null(b""))
         return with_reasons(values, reasons)
 

@@ -76,9 +76,7 @@ class Plan(NamedTuple):
 
 
 class JsonReader(NamedTuple):
-    """The reader of a format's messages.
-
-    write: from the columns of some messages to the result of the reader, of `type`
+    """write: from the columns of some messages to the result of the reader, of `type`
     exact: the same of one message. Raises InvalidMessage if the text is not a message
     """
 
@@ -91,7 +89,7 @@ class JsonReader(NamedTuple):
     min_rows: int = 24  # fewer messages are read exactly, one by one
 
     def read(self, texts: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
-        """Return the value of each message, null if it is not one, and the reasons for those by row."""
+        """Return values, null if a text is not a message, and the reasons for those by row."""
         rows: list[int] = []
         columns: list[pa.Array] = []
         if self.plan and len(texts) >= self.min_rows:
@@ -131,7 +129,7 @@ class JsonReader(NamedTuple):
         yield from self._by_python([start + row for row in parsed], values, [texts[row] for row in parsed])
 
     def by_arrow(self, texts: pa.BinaryArray) -> pa.Array:
-        """Return the column of messages that all have the common form, as Arrow reads it."""
+        """All messages must have the common form."""
         assert self.plan
         require(pc.min(pc.binary_length(texts)).as_py() >= len("{}"))
         offsets = offsets_of(texts)
@@ -181,7 +179,7 @@ class JsonReader(NamedTuple):
 
 
 def leaf(json_type: pa.DataType, convert: Callable[[pa.Array], pa.Array]) -> Plan:
-    """Return the plan of a value without parts: `convert` receives an array of strings, numbers or booleans."""
+    """A value without parts: `convert` receives an array of strings, numbers or booleans."""
 
     def read(values: Values, _: Names) -> pa.Array:
         kinds = frozenset(map(type, values)) - {NoneType}
@@ -191,8 +189,6 @@ def leaf(json_type: pa.DataType, convert: Callable[[pa.Array], pa.Array]) -> Pla
 
 
 def required(plan: Plan) -> Plan:
-    """Return the plan of a value that may not be null."""
-
     def check(array: pa.Array) -> pa.Array:
         require(not array.null_count)
         return array
@@ -214,7 +210,7 @@ def objects(
     size: int | None = None,
     unknown_names: bool = False,
 ) -> Plan:
-    """Return the plan of objects. `build` makes the array of the objects that are present from their fields' arrays.
+    """`build` makes the array of the objects that are present from their fields' arrays.
 
     fields: each with the names it may have. Arrow reads only the first. size: the number of names in each object
     """
@@ -257,7 +253,6 @@ def objects(
 
 
 def of_names(names: list[str]) -> Build:
-    """Return the function that builds structs of fields of those names."""
     return lambda arrays, length: named_structs(dict(zip(names, arrays, strict=True)), length)
 
 
@@ -267,8 +262,6 @@ def wrapped(plan: Plan, name: str) -> Plan:
 
 
 def lists(item: Plan) -> Plan:
-    """Return the plan of arrays."""
-
     def convert(array: pa.ListArray, names: Names) -> pa.Array:
         return _lists(item.convert(array.flatten(), names), pc.list_value_length(array))
 
@@ -280,7 +273,7 @@ def lists(item: Plan) -> Plan:
 
 
 def maps(key: Plan, item: Plan, as_lists: bool = False) -> Plan:
-    """Return the plan of objects with any names, as maps, or as lists of structs of a key and a value."""
+    """The objects may have any names. `as_lists`: lists of structs of a key and a value."""
 
     def read(values: Values, names: Names) -> pa.Array:
         require({dict, NoneType}.issuperset(map(type, values)))
@@ -310,7 +303,7 @@ def exactly(type_: pa.DataType) -> Plan:
 
 
 def integers(type_: pa.DataType, as_text: bool | None) -> Plan:
-    """Return the plan of integers. as_text: they are strings for Arrow (True), may be (False) or not (None)."""
+    """as_text: they are strings for Arrow (True), may be (False) or not (None)."""
 
     def convert(array: pa.Array) -> pa.Array:
         if as_text is not None and pa.types.is_string(array.type):
@@ -339,8 +332,6 @@ def floats(type_: pa.DataType) -> Plan:
 
 
 def texts(convert: Callable[[pa.StringArray], pa.Array]) -> Plan:
-    """Return the plan of strings that represent other values."""
-
     def of_strings(array: pa.Array) -> pa.Array:
         require(pa.types.is_string(array.type))
         return convert(array)
@@ -349,7 +340,7 @@ def texts(convert: Callable[[pa.StringArray], pa.Array]) -> Plan:
 
 
 def each_text(convert: Callable[[str], Any], type_: pa.DataType) -> Plan:
-    """Return the plan of strings that are converted one by one."""
+    """The strings are converted one by one."""
     return texts(lambda array: pa.array([None if text is None else convert(text) for text in array.to_pylist()], type_))
 
 
@@ -407,7 +398,6 @@ def _check_names(pairs: list[tuple[str, Any]]) -> None:
 
 
 def require(fits: bool) -> None:
-    """Raise ValueError unless something holds."""
     if not fits:
         raise ValueError
 

@@ -32,7 +32,7 @@ _LARGEST_FLOAT: Final = ("3.4028235e+38", "3.4028234663852886e+38")
 
 
 def joined(*parts: pa.StringArray | str) -> pa.StringArray:
-    """Return the texts of all parts, one after the other, null if a part is null."""
+    """A text is null if one of its parts is null."""
     return pc.binary_join_element_wise(*(constant(part) if isinstance(part, str) else part for part in (*parts, "")))
 
 
@@ -42,12 +42,11 @@ def plain(values: pa.Array) -> pa.StringArray:
 
 
 def quoted(values: pa.Array) -> pa.StringArray:
-    """Return Arrow's text of the values, as a JSON string."""
     return joined('"', values.cast(pa.string()), '"')
 
 
 def one_by_one(text_of: Callable[[Any], str], values: Iterable[Any]) -> pa.StringArray:
-    """Return the texts of values, one by one. Raises Unwritable if `text_of` raises ValueError."""
+    """Raises Unwritable if `text_of` raises ValueError."""
     texts: list[str | None] = []
     try:
         for value in values:
@@ -58,19 +57,17 @@ def one_by_one(text_of: Callable[[Any], str], values: Iterable[Any]) -> pa.Strin
 
 
 def strings(values: pa.Array) -> pa.StringArray:
-    """Return the texts of strings."""
     if pc.any(pc.match_substring_regex(values, _NEEDS_ESCAPE)).as_py():
         return one_by_one(encode_basestring, values.to_pylist())
     return quoted(values)
 
 
 def base64(values: pa.Array) -> pa.StringArray:
-    """Return the base64 of bytes."""
     return one_by_one(lambda value: f'"{b2a_base64(value, newline=False).decode()}"', values.to_pylist())
 
 
 def floats(values: pa.Array) -> pa.StringArray:
-    """Return the texts of floats and doubles. NaN and the infinities are their names, as strings."""
+    """NaN and the infinities are their names, as strings."""
     text = pc.replace_substring_regex(values.cast(pa.string()), r"^(-?\d+)$", r"\1.0")
     if pa.types.is_float32(values.type):
         text = pc.replace_substring(text, *_LARGEST_FLOAT)
@@ -81,7 +78,7 @@ def floats(values: pa.Array) -> pa.StringArray:
 
 
 def objects(members: list[tuple[str, pa.Array, Write]], like: pa.StructArray) -> pa.StringArray:
-    """Return the objects of named members, without those that have no text, null where `like` is null."""
+    """Members without a text are left out. The result is null where `like` is null."""
     parts: list[pa.StringArray | str] = ["{"]
     for name, values, write in members:
         label = f",{dumps(name, ensure_ascii=False)}:"
@@ -96,12 +93,12 @@ def objects(members: list[tuple[str, pa.Array, Write]], like: pa.StructArray) ->
 
 
 def lists(values: pa.Array, write: Write) -> pa.StringArray:
-    """Return the texts of lists. An element without a text is null."""
+    """An element without a text is null."""
     return joined("[", _rows_joined(values, values.values, "[]", lambda items: write(items).fill_null("null")), "]")
 
 
 def maps(values: pa.Array, write_key: Write, write: Write) -> pa.StringArray:
-    """Return the texts of maps, or of lists of entries. A value without a text is null."""
+    """`values` may also be lists of entries. A value without a text is null."""
     entries = values.values if pa.types.is_list(values.type) else None
     keys, items = (values.keys, values.items) if entries is None else (entries.field(0), entries.field(1))
 

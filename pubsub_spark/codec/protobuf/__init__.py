@@ -27,7 +27,6 @@ def value_type(definition: ProtobufDefinition) -> pa.StructType:
 def decoder(
     writer: ProtobufDefinition, reader: ProtobufDefinition, encoding: Encoding
 ) -> Callable[[pa.BinaryArray], tuple[pa.StructArray, pa.StringArray]]:
-    """Return the decoder of messages of revision `writer`."""
     return ProtobufDecoder(reader, encoding, writer).decode
 
 

@@ -26,7 +26,7 @@ class UnreadableMessage(ValueError):  # noqa: N818 (a finding, not a failure)
 
 
 def message_column(array: pa.StructArray, struct: Struct, type_: pa.StructType, present: bool) -> pa.StructArray:
-    """Return the column of a message. `present`: none of its values may be null, as in lists and maps."""
+    """`present`: none of its values may be null, as in lists and maps."""
     children = [_column(array.field(ptars_schema.field_name(c)), c, type_.field(c.name).type) for c in struct.columns]
     return structs(type_, len(array), children, None if present else array)
 

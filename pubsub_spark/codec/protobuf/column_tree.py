@@ -104,9 +104,7 @@ Node = Scalar | Enum | Time | Json | Array | Map | Struct
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field that becomes a column.
-
-    presence: an absent field differs from zero. It is then `default` if the schema declares one, else null. Without
+    """presence: an absent field differs from zero. It is then `default` if the schema declares one, else null. Without
     presence it is the type's zero
     oneof: the name of a group of fields with at most one set
     """
@@ -122,7 +120,7 @@ class Column:
 
 
 def build_column_tree(message: Descriptor) -> Struct:
-    """Return the column tree of a message. Raises SchemaError if it contains itself or has too many columns."""
+    """Raises SchemaError if the message contains itself or has too many columns."""
     return _TreeBuilder().struct(message, "", (message,))
 
 

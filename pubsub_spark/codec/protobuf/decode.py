@@ -49,7 +49,7 @@ SPLIT_PARTS: Final = 4  # of rows that fail together
 
 
 class ProtobufDecoder:
-    """The decoder of payloads to the columns of the reader's revision. `writer`: of the names in JSON payloads."""
+    """`writer`: the revision of the names in JSON payloads."""
 
     def __init__(
         self, definition: ProtobufDefinition, encoding: Encoding = "BINARY", writer: ProtobufDefinition | None = None
@@ -79,7 +79,7 @@ class ProtobufDecoder:
         return arrays.with_reasons(pa.concat_arrays(blocks or [pa.array([], self.type)]), reasons)
 
     def _block(self, data: pa.Array, start: int, reasons: dict[int, str]) -> pa.StructArray:
-        """Return the rows of `data`, from row `start` on. A row with a reason is an empty message, to be made null."""
+        """`start` is the row of the first message. A row with a reason is an empty message, to be made null."""
         framed = self._framed(data)
         try:
             return self._columns(framed, self._parse(framed))
@@ -222,7 +222,6 @@ def _any(node: Node, holds: Callable[[Node], bool]) -> bool:
 
 
 def _emptied(data: pa.Array, rows: list[int]) -> pa.Array:
-    """Return the payloads, with empty messages in `rows`."""
     mask = np.zeros(len(data), bool)
     mask[rows] = True
     return pc.if_else(pa.array(mask), pa.scalar(b""), data)

@@ -41,8 +41,6 @@ _Fields = Callable[[pa.StructArray], dict[str, pa.Array]]  # the converted colum
 
 
 class ProtobufEncoder:
-    """The encoder of rows of one type to payloads of one definition."""
-
     def __init__(
         self, definition: ProtobufDefinition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool = False
     ) -> None:
@@ -52,7 +50,7 @@ class ProtobufEncoder:
         self._write_json = compile_writer(definition) if encoding == "JSON" else None
 
     def encode(self, rows: pa.StructArray) -> pa.BinaryArray:
-        """Return one payload per row. Raises RowError for a value that does not fit."""
+        """Raises RowError for a value that does not fit."""
         if rows.null_count:
             raise RowError(_first_true(pc.is_null(rows)), "the row is null, and a message cannot be")
         try:

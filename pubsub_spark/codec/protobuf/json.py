@@ -37,8 +37,6 @@ _TIME: Final = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z$"
 
 
 def compile_reader(definition: ProtobufDefinition) -> JsonReader:
-    """Return the reader of JSON messages, as binary ones."""
-
     def exact(text: bytes) -> bytes:
         message = definition.json_reader.read(text)
         return bytes(type(message).SerializePartialToString(message))
@@ -57,7 +55,7 @@ def compile_reader(definition: ProtobufDefinition) -> JsonReader:
 
 
 def compile_writer(definition: ProtobufDefinition) -> Write:
-    """Return the writer of structs of the columns of `ptars`. It raises Unwritable for a value without a JSON form."""
+    """The returned function raises Unwritable for a value without a JSON form."""
     return _message_writer(definition.message, definition.json_pool)
 
 

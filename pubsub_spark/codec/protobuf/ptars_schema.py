@@ -41,7 +41,7 @@ def batch_reader(struct: Struct) -> Any | None:
 
 
 def payload_writer(struct: Struct) -> Any:
-    """Return the handler that turns batches into payloads."""
+    """The handler turns batches into payloads."""
     root = DescriptorProto(name="Root")
     _add_members(root, _ROOT, struct, writing=True)
     return _handler(root)
@@ -49,14 +49,14 @@ def payload_writer(struct: Struct) -> Any:
 
 @cache
 def envelope_writer() -> Any:
-    """Return the handler that turns a list of payloads into the envelope that holds them."""
+    """The handler turns a list of payloads into an envelope."""
     root = DescriptorProto(name="Root")
     _add(root, _ROOT, "messages", 1, Array(Scalar("bytes")), writing=True)
     return _handler(root)
 
 
 def call(function: Callable[[Any], Any], argument: Any) -> Any:
-    """Return the result of a function of ptars. Raises ValueError when it fails or panics."""
+    """Raises ValueError when the function of ptars fails or panics."""
     try:
         return function(argument)
     except BaseException as error:  # PanicException is no Exception, and has no importable name
@@ -66,7 +66,6 @@ def call(function: Callable[[Any], Any], argument: Any) -> Any:
 
 
 def field_name(column: Column | FieldDescriptor) -> str:
-    """Return the name of the field in the schema made for ptars."""
     return f"f{column.number}"
 
 

@@ -31,7 +31,6 @@ MAX_SECONDS: Final = 9_223_372_036_850
 
 
 def arrow_type(node: Node) -> pa.DataType:
-    """Return the Arrow type of a node's column."""
     match node:
         case Scalar(kind):
             return SCALARS[kind]
@@ -48,7 +47,7 @@ def arrow_type(node: Node) -> pa.DataType:
 
 
 def ptars_type(node: Node) -> pa.DataType:
-    """Return the Arrow type of a node's values as `ptars` reads and writes them (`ptars_schema`)."""
+    """Return the type that `ptars` reads and writes (`ptars_schema`)."""
     match node:
         case Scalar(kind):
             return UNSIGNED.get(kind) or SCALARS[kind]
@@ -67,5 +66,5 @@ def ptars_type(node: Node) -> pa.DataType:
 
 
 def struct_type(struct: Struct) -> pa.StructType:
-    """Return the Arrow struct of a message: a field is nullable unless proto2 requires it."""
+    """A field is nullable unless proto2 requires it."""
     return pa.struct([pa.field(c.name, arrow_type(c.node), nullable=not c.required) for c in struct.columns])
