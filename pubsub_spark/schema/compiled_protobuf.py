@@ -29,7 +29,6 @@ class CompiledSchema(NamedTuple):
     compiled_bytes: bytes
 
     def text(self) -> str:
-        """Return the text that stands for this schema."""
         return f"{_FIRST_LINE}\n{self.root_message}\n{base64.b64encode(self.compiled_bytes).decode()}"
 
     def files(self) -> list[FileDescriptorProto]:

@@ -37,7 +37,7 @@ ENCODING_NUMBERS: Final[dict[str, int]] = {name: number for number, name in ENCO
 
 
 def parse(type: SchemaType, text: str) -> Definition:  # noqa: A002 (Pub/Sub's name for it)
-    """Return the parsed revision. Raises InvalidSchema if `text` is not a schema of that type."""
+    """Raises InvalidSchema if `text` is not a schema of that type."""
     if type not in SCHEMA_TYPES:
         raise InvalidSchema(f"A schema's type is {' or '.join(sorted(SCHEMA_TYPES))}, not `{type}`")
     return cast("Definition", _definitions(type).parse(text))

@@ -30,7 +30,6 @@ def suspects(root: Node, check: Check, messages: Sequence[bytes]) -> list[int]:
 
 
 def compile_check(node: Node, known: dict[Record, Check | None] | None = None) -> Check:
-    """Return the check of values of a node."""
     known = {} if known is None else known
     match node:
         case Fixed(size=size):
@@ -102,7 +101,6 @@ def _string(cursors: Cursors) -> None:
 
 
 def is_utf8(data: bytes) -> bool:
-    """Return whether the bytes of a string are UTF-8."""
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:

@@ -38,7 +38,6 @@ class Unresolvable(Mismatch):
 
 
 def unresolvable(writer: Node, reader: Node) -> Unresolvable:
-    """Return the error about two unrelated types."""
     if isinstance(reader, Union):
         return Unresolvable(f"was written as {_name(writer)}, and the reader's union has no branch for it")
     return Unresolvable(f"was written as {_name(writer)} and cannot be read as {_name(reader)}")

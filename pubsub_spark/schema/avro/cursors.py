@@ -47,7 +47,7 @@ _CLOSE: Final = (
 
 
 class Batch:
-    """The bytes of some messages, which of them fell back, and why right ones have no value (`reasons`)."""
+    """The bytes of some messages, and which of them fell back."""
 
     def __init__(self, data: Any, offsets: Longs, padding: int) -> None:
         """data: a buffer, or None if it is empty. offsets: where each message begins and, last, where it ends."""
@@ -69,7 +69,6 @@ class Batch:
         self.cursors = Cursors(self, begin, end, np.arange(count, dtype=np.int64))
 
     def inactive_cursor(self) -> Cursors:
-        """Return one cursor that reads nothing but zeros."""
         return Cursors(self, np.array([self.padding_start]), np.array([_INACTIVE_END]), np.array([0]))
 
 

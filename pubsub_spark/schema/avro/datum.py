@@ -16,11 +16,9 @@ from pubsub_spark.schema.avro.json_encoding import branch_name
 
 
 class DatumSerializer:
-    """The reader and writer of one schema's messages.
-
-    In its schema logical types are left out, and each branch of a union is a record with one field, `value`, which adds
-    no byte. So a union's value names its branch. By itself, fastavro does so only for named types, and writes a value
-    of `["int", "long"]` as the branch that fits first.
+    """In the schema for fastavro, logical types are left out, and each branch of a union is a record with one field,
+    `value`, which adds no byte. So a union's value names its branch. By itself, fastavro does so only for named types,
+    and writes a value of `["int", "long"]` as the branch that fits first.
     """
 
     def __init__(self, node: tree.Node) -> None:
@@ -28,7 +26,6 @@ class DatumSerializer:
         self._schema = _parsed(_record("message", {"value": _tagged(node, named)}), named)
 
     def read(self, data: bytes) -> Any:
-        """Return the datum of a message that `error_locator` has passed."""
         read: Any = fastavro.schemaless_reader(BytesIO(data), self._schema, None, return_named_type=True)
         return read["value"]
 

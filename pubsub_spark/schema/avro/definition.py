@@ -13,7 +13,7 @@ from pubsub_spark.schema.definition import Definition, Encoding, IncompatibleSch
 
 
 class AvroDefinition:
-    """One parsed revision. The readers of messages are made when first used: most revisions are only compared."""
+    """The readers of messages are made when first used: most revisions are only compared."""
 
     type: Literal["AVRO"] = "AVRO"
     imports: tuple[str, ...] = ()
@@ -53,12 +53,10 @@ class AvroDefinition:
 
 
 def parse(text: str) -> AvroDefinition:
-    """Return the parsed revision. Raises InvalidSchema if `text` is not an Avro schema."""
     return AvroDefinition(text)
 
 
 def check_compatible(old: Definition, new: Definition) -> None:
-    """Raise IncompatibleSchema unless each revision can read the other's messages."""
     assert isinstance(old, AvroDefinition)
     assert isinstance(new, AvroDefinition)
     if reason := unreadable(writer=old.root, reader=new.root):

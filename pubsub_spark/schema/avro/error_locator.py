@@ -77,7 +77,6 @@ def least_bytes(node: Node, known: dict[Record, int] | None = None) -> int:
 
 @lru_cache(1024)
 def _sizes(node: Array | Map) -> tuple[int, int]:
-    """Return the fewest bytes of an item, and the cost in the budget of one without bytes."""
     if isinstance(node, Map):
         return 1, 0  # of its key
     least = least_bytes(node.items)

@@ -47,7 +47,6 @@ def read_message(node: Node, data: bytes) -> Any:
 
 
 def write_message(node: Node, datum: Any) -> bytes:
-    """Return the JSON text of a message."""
     return json.dumps(_written(node, datum), ensure_ascii=False, separators=(",", ":")).encode()
 
 

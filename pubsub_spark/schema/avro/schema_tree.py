@@ -44,8 +44,6 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Enum:
-    """A named list of symbols."""
-
     kind: ClassVar[str] = "enum"
     name: str
     symbols: tuple[str, ...]
@@ -55,8 +53,6 @@ class Enum:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Array:
-    """A list of items."""
-
     kind: ClassVar[str] = "array"
     items: Node
 
@@ -91,8 +87,6 @@ class Field:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Record:
-    """A named list of fields."""
-
     kind: ClassVar[str] = "record"
     name: str
     fields: list[Field] = field(default_factory=list)  # filled while parsing: a field may refer to its record
@@ -126,7 +120,6 @@ def weight(node: Node, known: dict[Record, int] | None = None) -> int:
 
 
 def without_logical(node: Node, known: dict[Record, Record] | None = None) -> Node:
-    """Return the schema without logical types."""
     known = {} if known is None else known
     match node:
         case Primitive(kind):

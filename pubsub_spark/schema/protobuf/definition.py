@@ -38,7 +38,7 @@ ENVELOPE_TAG: Final = b"\x0a"
 
 
 class ProtobufDefinition:
-    """One parsed revision: the message's class, and the envelope's. Immutable, safe to share between threads."""
+    """The message's class, and the envelope's."""
 
     type: Literal["PROTOCOL_BUFFER"] = "PROTOCOL_BUFFER"
 
@@ -129,12 +129,11 @@ class ProtobufDefinition:
 
 
 def parse(text: str) -> ProtobufDefinition:
-    """Return the parsed revision of a `.proto` text or a compiled schema. Raises InvalidSchema."""
+    """`text` is a `.proto` file or a compiled schema. Raises InvalidSchema."""
     return ProtobufDefinition(text)
 
 
 def check_compatible(old: Definition, new: Definition) -> None:
-    """Raise IncompatibleSchema unless `new` only adds and removes optional fields."""
     assert isinstance(old, ProtobufDefinition)
     assert isinstance(new, ProtobufDefinition)
     pairs = [(old.file, new.file)]

@@ -30,13 +30,11 @@ def is_closed(enum: EnumDescriptor) -> bool:
 
 
 def is_repeated(field: FieldDescriptor) -> bool:
-    """Return whether the field holds any number of values."""
     repeated: Any = getattr(field, "is_repeated", None)  # since protobuf 6.31, where `label` begins to warn
     return bool(field.label == FieldDescriptor.LABEL_REPEATED) if repeated is None else bool(repeated)
 
 
 def is_required(field: FieldDescriptor) -> bool:
-    """Return whether the field is `required` (proto2)."""
     required: Any = getattr(field, "is_required", None)  # since protobuf 6.31, where `label` begins to warn
     return bool(field.label == FieldDescriptor.LABEL_REQUIRED) if required is None else bool(required)
 
@@ -67,7 +65,6 @@ def well_known_name(type_: Descriptor | EnumDescriptor) -> str:
 
 @cache
 def well_known_files() -> list[FileDescriptor]:
-    """Return the files of the well-known types."""
     return [import_module(name.replace("/", ".").removesuffix(".proto") + "_pb2").DESCRIPTOR for name in WELL_KNOWN]
 
 

@@ -80,7 +80,7 @@ _check_numbers: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_fi
 
 
 class JsonReader:
-    """The reader of JSON messages of one class. `json_class`: the same message for `json_format`."""
+    """`json_class`: the same message for `json_format`."""
 
     def __init__(self, message_class: type[Message], json_class: type[Message]) -> None:
         self._class: Any = message_class
@@ -90,7 +90,7 @@ class JsonReader:
         self._recursive = compiler.recursive
 
     def read(self, data: bytes) -> Message:
-        """Return the message in a JSON text. Raises InvalidMessage."""
+        """Raises InvalidMessage."""
         try:
             text = data.decode()
             if not self._recursive or text.count("{") <= _MAX_NESTING_LEVELS:
@@ -179,7 +179,6 @@ def _timestamp(value: Any) -> dict[str, int]:
 
 
 def duration(value: Any) -> dict[str, int]:
-    """Return the fields of a Duration."""
     read = Duration()
     read.FromJsonString(_string(value))
     return {"seconds": read.seconds, "nanos": read.nanos}
