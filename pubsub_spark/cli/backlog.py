@@ -108,10 +108,7 @@ def interrupts() -> SimpleQueue[int]:
 
 
 def comes_within(seconds: float, interrupted: SimpleQueue[int]) -> bool:
-    """Return whether an interrupt comes within a number of seconds.
-
-    Polled: see `Runtime.queue` for the effects of a timeout of `get`.
-    """
+    """Polled: see `Runtime.queue` for the effects of a timeout of `get`."""
     end = time.monotonic() + seconds
     while interrupted.empty():
         remaining = end - time.monotonic()

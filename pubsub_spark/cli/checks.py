@@ -103,7 +103,7 @@ def _of_error(check: str, error: PubSubError) -> Finding:
 
 
 def driver_python() -> Finding:
-    """Return the finding about this Python, which is that of a driver started from this shell."""
+    """A driver that is started from this shell has this Python."""
     python = f"{sys.version.split()[0]}, {sys.executable}"
     if sys.version_info < _OLDEST_PYTHON:
         return Finding("driver's Python", "wrong", python, "Use Python 3.11 or newer.")
@@ -128,7 +128,7 @@ def pyspark() -> Finding:
 
 
 def java(environ: Mapping[str, str]) -> Finding:
-    """Return the finding about the Java of Spark's launcher: from JAVA_HOME if it is set, else from the path."""
+    """Spark's launcher finds Java by JAVA_HOME if it is set, else by the path."""
     home = environ.get("JAVA_HOME")
     command = str(Path(home) / "bin" / "java") if home else "java"
     remedy = "Install a JRE 17 or newer, or point JAVA_HOME at one."
@@ -187,7 +187,7 @@ def spark_source() -> list[Finding]:
 
 
 def source_finding(name: str, columns: Sequence[str] | str) -> Finding:
-    """Return the finding about a name of the source. columns: of its rows, or Spark's error for it."""
+    """columns: of its rows, or Spark's error for it."""
     check = f'format("{name}")'
     if not isinstance(columns, str) and list(columns[:1]) == ["message_id"]:
         return Finding(check, "ok", "this package's source")
@@ -200,7 +200,7 @@ def source_finding(name: str, columns: Sequence[str] | str) -> Finding:
 
 
 def endpoint(address: str) -> Finding:
-    """Return whether a `host:port` accepts connections, as a finding. Behind a proxy, `permissions` shows it."""
+    """`address` is `host:port`. Behind a proxy, `permissions` shows whether it accepts connections."""
     from ..backend.connection import proxy_variable
 
     variable = proxy_variable(address, os.environ)
@@ -216,7 +216,7 @@ def endpoint(address: str) -> Finding:
 
 
 def credentials(backend: Backend) -> Finding:
-    """Return whether there are credentials, as a finding. `permissions` shows whether they are accepted."""
+    """`permissions` shows whether they are accepted."""
     from ..backend import EmulatorBackend
 
     if isinstance(backend, EmulatorBackend):
@@ -229,7 +229,7 @@ def credentials(backend: Backend) -> Finding:
 
 
 def clock(backend: Backend) -> Finding:
-    """Return the difference between this machine's clock and the service's, by the `Date` of an HTTP response."""
+    """The service's clock is known from the `Date` of an HTTP response."""
     import email.utils
     import urllib.error
     import urllib.request
@@ -252,14 +252,13 @@ def clock(backend: Backend) -> Finding:
 
 
 def skew(seconds: float) -> Finding:
-    """Return the finding about a service's clock that is `seconds` ahead of this machine's."""
+    """The service's clock is `seconds` ahead of this machine's."""
     if abs(seconds) > _MAX_SKEW_SECONDS:
         return Finding("clock", "wrong", f"{abs(seconds):.0f} s off", "Have the clock set by NTP (`timedatectl`).")
     return Finding("clock", "ok", f"within {_MAX_SKEW_SECONDS:.0f} s of the service's")
 
 
 def needed(read: ReadOptions | None, write: WriteOptions | None) -> list[Permission]:
-    """Return the permissions that the options need."""
     permissions: list[Permission] = []
     if read is not None:
         permissions.append(Permission("subscriptions", read.subscription, "pubsub.subscriptions.consume", "subscriber"))
@@ -286,7 +285,7 @@ def needed(read: ReadOptions | None, write: WriteOptions | None) -> list[Permiss
 
 
 def permissions(admin: Admin, wanted: Sequence[Permission], creating_on: str | None = None) -> list[Finding]:
-    """Return whether each permission is granted, by testIamPermissions.
+    """Ask testIamPermissions.
 
     creating_on: the topic of a subscription that does not exist yet.
     """
@@ -348,9 +347,8 @@ def staging(read: ReadOptions | None, backend: Backend) -> Finding:
 
 
 def message_out_and_in(admin: Admin, topic: str | None, project: str | None) -> list[Finding]:
-    """Return the findings of publishing and pulling a message, and of the service's clock.
-
-    It uses resources of its own, which it deletes. topic: to publish to, instead of a temporary one.
+    """It also checks the service's clock. It uses resources of its own, which it deletes. topic: to publish to, instead
+    of a temporary one.
     """
     from google.pubsub_v1 import types
 

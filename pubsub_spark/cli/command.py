@@ -78,7 +78,7 @@ class Service:
 
     @property
     def backend(self) -> Backend:
-        """The backend for these options. Raises OptionsError if they cannot work."""
+        """Raises OptionsError if the options cannot work."""
         return self._backend({})
 
     def _backend(self, more: Mapping[str, str]) -> Backend:
@@ -109,7 +109,6 @@ class Service:
         return self.full(name, "schemas") + at + revision
 
     def the_project(self) -> str:
-        """Return the id of the project, for names that lack one."""
         if not self.project:
             exit_with(f"Pass `--project ID`, or set {' or '.join(PROJECT_VARIABLES)}.", 2)
         return self.project

@@ -31,8 +31,6 @@ _POLL_SECONDS = 0.05
 
 
 class Running(NamedTuple):
-    """A started emulator."""
-
     pid: int
     endpoint: str
     options: list[list[str]]  # of the command line: a name, and its value unless it is a flag
@@ -82,7 +80,7 @@ def start(program: str, arguments: Sequence[str], options: list[list[str]], time
 
 
 def started(port: int | str) -> Running | None:
-    """Return the emulator that was started on this port and still runs, or None."""
+    """Return None if no started emulator runs on this port."""
     path = _path(port, "json")
     try:
         running = Running(**json.loads(path.read_text()))

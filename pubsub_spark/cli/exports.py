@@ -13,8 +13,6 @@ from .command import exit_with, seconds
 
 
 class OutputFormat(StrEnum):
-    """The content of an object that a Cloud Storage subscription writes."""
-
     TEXT = "text"
     AVRO = "avro"
 

@@ -48,8 +48,6 @@ class _Help:
 
 
 class Command(_Help, TyperCommand):
-    """A command."""
-
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002
         return ["[OPTIONS]", *(_usage(argument) for argument in self.params if argument.param_type_name == "argument")]
 
@@ -70,8 +68,6 @@ class Command(_Help, TyperCommand):
 
 
 class Group(_Help, TyperGroup):
-    """A group of commands."""
-
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Let `help COMMAND` be `COMMAND --help`."""
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)

@@ -300,7 +300,6 @@ def _plain(value: Any) -> Any:
 
 
 def print_message(message: dict[str, Any]) -> None:
-    """Print one message: a coloured line about it, and its content."""
     about = [typer.style(_moment(message["publishTime"]), dim=True), typer.style(message["messageId"], fg="cyan")]
     if "orderingKey" in message:
         about.append(typer.style(f"[{printable(message['orderingKey'])}]", fg="magenta"))

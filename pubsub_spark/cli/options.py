@@ -12,8 +12,6 @@ from .output import print_json, print_table
 
 
 class Direction(StrEnum):
-    """The direction of options: of a read or of a write."""
-
     READING = "reading"
     WRITING = "writing"
 

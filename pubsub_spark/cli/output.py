@@ -39,7 +39,6 @@ def as_dict(message: Any) -> dict[str, Any]:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
@@ -61,7 +60,6 @@ def table_of(heading: Sequence[str]) -> Table:
 
 
 def print_table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under a heading."""
     if sys.stdout.isatty():
         from rich.console import Console
 
@@ -76,7 +74,6 @@ def print_table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_fields(fields: dict[str, Any]) -> None:
-    """Print the fields of a resource, a line each, nested ones indented."""
     for line in _lines(fields, ""):
         typer.echo(line)
 
