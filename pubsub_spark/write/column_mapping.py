@@ -67,7 +67,7 @@ class ColumnMapping:
 
     @classmethod
     def of(cls, schema: spark.StructType, options: WriteOptions) -> ColumnMapping:
-        """Return the mapping of a DataFrame's columns. Raises SchemaError with every problem."""
+        """Raises SchemaError with every problem."""
         mapper = _Mapper(schema, options)
         mapping = mapper.mapping()
         if mapper.problems:
@@ -75,7 +75,6 @@ class ColumnMapping:
         return mapping
 
     def for_schema(self, fields: Iterable[str]) -> ColumnMapping:
-        """Return the mapping for a topic schema with these fields."""
         if self.payload_kind != "row":
             return self
         known = {field.lower() for field in fields}
@@ -84,13 +83,11 @@ class ColumnMapping:
         return replace(self, payload=kept)
 
     def payload_type(self, schema: pa.Schema) -> pa.StructType:
-        """Return the type of the encoded rows."""
         if self.payload_kind == "row":
             return pa.struct([schema.field(at) for at in self.payload])
         return schema.field(self.payload[0]).type
 
     def column_of(self, field: str) -> str:
-        """Return the column of a field of the message, for error messages."""
         if field == "data":
             return "the row" if self.payload_kind == "row" else f"`{self.names[self.payload[0]]}`"
         position = {"attributes": self.attributes, "ordering_key": self.ordering_key, "topic": self.topic}[field]
@@ -244,7 +241,6 @@ def _not_attributes(field: spark.StructField) -> Iterator[str]:
 
 
 def _foreign_payload(fields: Sequence[spark.StructField]) -> Iterator[str]:
-    """Yield the problem of columns named as in Kafka's or Databricks' source, if they are."""
     types = {field.name.lower(): field.dataType for field in fields}
     bytes_or_text = (spark.BinaryType, spark.StringType)
     if isinstance(types.get("payload"), spark.BinaryType):

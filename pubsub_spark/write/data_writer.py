@@ -41,7 +41,7 @@ class PartitionId:
 
 
 def write_partition(plan: WritePlan, batches: Iterable[pa.RecordBatch], partition: PartitionId) -> WriteMetrics:
-    """Publish the rows of one task. Returns when every message has an id.
+    """Returns when every message has an id.
 
     Raises DataError for a row that cannot be published, and Publisher's errors.
     """

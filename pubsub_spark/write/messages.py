@@ -24,7 +24,7 @@ _ATTRIBUTES = pa.map_(pa.string(), pa.string())
 
 
 def to_messages(batch: pa.RecordBatch, mapping: ColumnMapping, encode: EncodeRows) -> pa.RecordBatch:
-    """Return the messages of rows. Raises RowError for a row that cannot be a message.
+    """Raises RowError for a row that cannot be a message.
 
     No value is null, except in `topic`, which the caller checks.
     """

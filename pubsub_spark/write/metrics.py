@@ -29,8 +29,6 @@ class WriteMetrics:
 
 
 class WriteMetricsParam(AccumulatorParam[WriteMetrics]):
-    """The addition of metrics for Spark's accumulators."""
-
     def zero(self, value: WriteMetrics) -> WriteMetrics:
         return type(value)()
 

@@ -32,8 +32,6 @@ _schema_cache: dict[tuple[Backend, str], tuple[float, TopicSchema | None]] = {}
 
 @dataclass(frozen=True)
 class WritePlan:
-    """One write, as every task of it needs it: plain values."""
-
     options: WriteOptions
     backend: Backend
     mapping: ColumnMapping
@@ -41,12 +39,12 @@ class WritePlan:
 
 
 def plan_batch_write(options: WriteOptions, backend: Backend, schema: StructType) -> WritePlan:
-    """Return the plan of `df.write`. Raises SchemaError for columns that cannot be published."""
+    """Raises SchemaError for columns that cannot be published."""
     return _plan(options, backend, schema, _get_topic_schema)
 
 
 def plan_stream_write(options: WriteOptions, backend: Backend, schema: StructType) -> WritePlan:
-    """Return the plan of a micro-batch of `df.writeStream`. Raises as `plan_batch_write`."""
+    """Raises as `plan_batch_write`."""
     return _plan(options, backend, schema, _get_cached_topic_schema)
 
 

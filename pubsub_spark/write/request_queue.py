@@ -30,7 +30,6 @@ _RESUME_SHARE = 0.75
 
 
 def memory_bytes(request: EncodedRequest) -> int:
-    """Return the memory of an outstanding request, for flow control."""
     return len(request.body) + _OBJECT_BYTES
 
 
@@ -51,12 +50,11 @@ class RequestQueue:
 
     @property
     def has_capacity(self) -> bool:
-        """Whether flow control lets the caller add another request."""
         return self.outstanding_bytes < self._max_outstanding_bytes
 
     @property
     def has_drained(self) -> bool:
-        """Whether a caller that waits for capacity may continue. A quarter is free then, to save wake-ups."""
+        """A quarter is free then, to save wake-ups."""
         return self.outstanding_bytes < self._max_outstanding_bytes * _RESUME_SHARE
 
     @property
@@ -86,7 +84,6 @@ class RequestQueue:
         return taken
 
     def confirm(self, request: EncodedRequest) -> None:
-        """Remove a request in flight that was published. The next of its key becomes sendable."""
         self._in_flight -= 1
         self.outstanding_bytes -= memory_bytes(request)
         if request.ordering_key:
@@ -98,7 +95,7 @@ class RequestQueue:
                 self._key_queues.pop(key, None)
 
     def await_retry(self) -> None:
-        """Take a request out of flight that failed for now. Its key keeps waiting for it."""
+        """Take a request out of flight that failed for now."""
         self._in_flight -= 1
         self._awaiting_retry += 1
 
@@ -108,7 +105,7 @@ class RequestQueue:
         self._sendable.appendleft(request)
 
     def fail(self, request: EncodedRequest) -> None:
-        """Remove a request in flight that failed for good, with the queue of its key and all queued without a key."""
+        """Remove a request in flight that failed for good, and drop queued requests by the module's rule."""
         self._in_flight -= 1
         self.outstanding_bytes -= memory_bytes(request)
         self._drop(self._key_queues.pop((request.topic, request.ordering_key), None) or ())

@@ -16,7 +16,7 @@ from ..publish.requests import EncodedRequest
 
 
 class RetryScheduler:
-    """Calls `on_due` with requests whose retry is due, on a thread of its own. `on_due` must not raise."""
+    """`on_due` must not raise."""
 
     def __init__(self, on_due: Callable[[list[EncodedRequest]], None]) -> None:
         self._on_due = on_due
@@ -27,7 +27,7 @@ class RetryScheduler:
         self._closed = False
 
     def schedule(self, request: EncodedRequest, delay_seconds: float) -> None:
-        """Call `on_due` after a delay. Raises RuntimeError when the thread cannot be started."""
+        """Raises RuntimeError when the thread cannot be started."""
         with self._changed:
             heapq.heappush(self._heap, (time.monotonic() + delay_seconds, next(self._sequence), request))
             if self._thread is None:
@@ -38,7 +38,7 @@ class RetryScheduler:
                 self._changed.notify()
 
     def close(self) -> None:
-        """End the thread. Requests that await their retry are forgotten."""
+        """Requests that await their retry are forgotten."""
         with self._changed:
             self._closed = True
             self._heap.clear()

@@ -46,7 +46,6 @@ _SHORT_IDS = {
 
 
 def to_arrow_zone(zone: str) -> str:
-    """Return the zone's name in Arrow. A region is returned as it is."""
     offset = _OFFSET.fullmatch(zone)
     if offset is None:
         return _SHORT_IDS.get(zone, zone)

@@ -44,8 +44,6 @@ _ARROW_BATCH_ROWS = 10_000
 
 @dataclass
 class PublishCommitMessage(datasource.WriterCommitMessage):
-    """The commit message of a task: the metrics of its partition. Each of its messages has an id."""
-
     partition: int
     attempt: int
     batch_id: int | None
