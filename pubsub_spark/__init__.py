@@ -7,7 +7,7 @@ The map, in the order of the data. Acks take the same path backwards. docs/desig
     table_function   SQL's `read_pubsub(...)`
     options          every option once. `service_options`: those of reading and writing. `declare`: their parsing
     asyncapi/        options and resources from an AsyncAPI document
-    backend/         the only door to Google's client: channel, credentials, hot calls, admin calls
+    backend/         the only importer of Google's client: channel, credentials, hot calls, admin calls
     read/            subscription to rows. Start with `driver/query_driver` and `driver/ledger`
     codec/           columns of a message, and Avro, Protobuf and JSON payloads as columns
     schema/          schemas of Pub/Sub: parsing, validation, compatibility

@@ -52,7 +52,7 @@ def _quantity(text: str, kind: str, example: str) -> float:
 
 
 def duration(text: str) -> float:
-    """Return the seconds of a duration such as `10s`. Raises ValueError with the rest of a sentence."""
+    """Return the seconds of a duration such as `10s`. Raises ValueError as `Option.parse` does."""
     return _quantity(text, "duration", "`500ms`, `10s` or `5m`")
 
 
@@ -62,7 +62,7 @@ def size(text: str) -> int:
 
 
 def timestamp(text: str) -> datetime.datetime:
-    """Return the time of an ISO 8601 text, UTC without a zone. Raises ValueError with the rest of a sentence."""
+    """Return the time of an ISO 8601 text, UTC without a zone. Raises ValueError as `Option.parse` does."""
     try:
         if text.isdigit() and len(text) > len("20260131"):  # Kafka's milliseconds: those of March 2024 would be in 1711
             raise ValueError
@@ -107,7 +107,7 @@ class Option:
     secret: bool = False
 
     def parse(self, text: str) -> Any:
-        """Return the parsed value. Raises ValueError with the rest of a sentence that begins with the option's name."""
+        """Raises ValueError with the rest of a sentence that begins with the option's name."""
         if self.kind == "choice":
             chosen = next((choice for choice in self.choices if choice.lower() == text.lower()), None)
             if chosen is None:

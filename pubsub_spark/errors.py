@@ -1,19 +1,19 @@
 """The errors of the connector, by the role that can fix the problem.
 
     PubSubError
-    ├── OptionsError        the caller's: options that cannot work, all complaints at once
-    ├── AsyncApiError       the document's of `asyncapi` and `apply`: all its problems, with their lines
-    ├── DataError           the data's: a row that cannot be published, a payload that cannot be decoded
-    │   ├── RowError        a row that is being encoded. The task adds its number in the partition
-    │   └── SchemaError     a schema that cannot be used: not found, not supported, does not fit the columns
-    ├── ResourceError       the project's: a topic, subscription or schema that is unfit for the call
-    │   ├── MissingError    it does not exist
-    │   ├── InvalidError    it cannot exist, or not with these settings
-    │   └── ForbiddenError  the caller may not do this with it
-    ├── StagingError        the cluster's: a staging area that executors cannot see, or a batch that is gone
-    │   ├── MissingFile     a file of the staging area does not exist any more
-    │   └── DamagedFile     a file of the staging area cannot be read in its format
-    └── ServiceError        the service's: it did not answer, or gave up after retries
+    ├── OptionsError        the caller
+    ├── AsyncApiError       the author of the document of `asyncapi` and `apply`
+    ├── DataError           the owner of the data
+    │   ├── RowError
+    │   └── SchemaError
+    ├── ResourceError       the owner of the project
+    │   ├── MissingError
+    │   ├── InvalidError
+    │   └── ForbiddenError
+    ├── StagingError        the operator of the cluster
+    │   ├── MissingFile
+    │   └── DamagedFile
+    └── ServiceError        Pub/Sub itself
 
 Each message is one or two sentences: what happened, to which resource (full name, in backticks), what to do. Errors
 cross process boundaries as text, so the sentence is all there is.
@@ -41,7 +41,7 @@ class OptionsError(PubSubError):
 
 
 class AsyncApiError(PubSubError):
-    """An AsyncAPI document that cannot be used. problems: a sentence each, with its place."""
+    """An AsyncAPI document cannot be used. problems: a sentence each, with its position."""
 
     def __init__(self, path: str, problems: Sequence[str]) -> None:
         self.path = path
@@ -58,7 +58,7 @@ class DataError(PubSubError):
 
 
 class RowError(DataError):
-    """One of the rows handed over, counted from 0, cannot be encoded."""
+    """One of the rows handed over, counted from 0, cannot be encoded. The task adds its number in the partition."""
 
     def __init__(self, row: int, complaint: str) -> None:
         self.row = row

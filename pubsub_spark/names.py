@@ -35,7 +35,7 @@ DELETED_SCHEMA = "_deleted-schema_"
 
 
 class Name(NamedTuple):
-    """A parsed resource name. `str(name)` is the full name again."""
+    """`str(name)` is the full name again."""
 
     project: str
     collection: Collection
@@ -51,7 +51,7 @@ def is_id(text: str) -> bool:
 
 
 def parse(full_name: str, collection: Collection) -> Name:
-    """Return the parts of a full name. Raises ValueError if it is not a legal name of that collection."""
+    """Raises ValueError if `full_name` is not a legal name of that collection."""
     match = _FULL.fullmatch(full_name)
     if match is None or match["collection"] != collection:
         raise ValueError(f"`{full_name}` is not of the form `projects/PROJECT/{collection}/ID`")
@@ -61,7 +61,7 @@ def parse(full_name: str, collection: Collection) -> Name:
 
 
 def full(id_or_name: str, project: str | None, collection: Collection) -> str:
-    """Return the full name for a user's id or full name. Raises ValueError with the problem."""
+    """Raises ValueError with the problem."""
     if "/" in id_or_name:
         return str(parse(id_or_name, collection))
     if not is_id(id_or_name):

@@ -32,7 +32,6 @@ def is_endpoint(text: str) -> bool:
 
 
 def project_of(environ: Mapping[str, str]) -> str | None:
-    """Return the project that the environment names, or None."""
     return next((environ[name] for name in PROJECT_VARIABLES if environ.get(name)), None)
 
 
@@ -52,8 +51,6 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceOptions(Declared):
-    """The options of both reading and writing: endpoint and credentials."""
-
     elsewhere: ClassVar[Mapping[str, str]] = {
         "serviceCredential": "names a credential of Unity Catalog, which Databricks passes only to its own "
         "connector. Set `credentials`, `credentialsFile`, or `clientEmail` with its key",
@@ -176,7 +173,7 @@ class ServiceOptions(Declared):
 
     @classmethod
     def parse(cls, options: Mapping[str, str], environ: Mapping[str, str]) -> Self:
-        """Return the parsed `options` (any case of names, values as text), completed from the environment.
+        """`options` have names in any case, and values as text. They are completed from the environment.
 
         Raises OptionsError with every problem found.
         """

@@ -31,8 +31,6 @@ class ReadAnalysis(AnalyzeResult):
 
 
 class ReadPubSub:
-    """The table function: `analyze` on the driver, `eval` in a task."""
-
     def __init__(self, analysis: ReadAnalysis | None = None) -> None:
         self._reader = None if analysis is None else analysis.reader
 
@@ -52,7 +50,6 @@ class ReadPubSub:
         return ReadAnalysis(schema, reader=reader)
 
     def eval(self, **_: Any) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of up to `maxMessages` messages."""
         assert self._reader is not None, "Spark makes the function with the result of `analyze`"
         for batch in self._reader.read(InputPartition(0)):
             columns = (column.to_pylist(maps_as_pydicts="strict") for column in batch.columns)

@@ -43,8 +43,6 @@ class Schema:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic, with the settings of its channel's binding."""
-
     name: str
     binding: ChannelBinding
 
@@ -64,8 +62,6 @@ class Subscription:
 
 @dataclass(frozen=True)
 class Message:
-    """A message of a topic, with the settings of its binding."""
-
     name: str
     topic: str
     binding: MessageBinding
@@ -83,7 +79,7 @@ class Api:
 
 
 def read(path: str | Path, project: str | None) -> Api:
-    """Return the resources and messages of a document. Raises AsyncApiError with every problem.
+    """Raises AsyncApiError with every problem.
 
     project: of names that are ids.
     """

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 def existing(admin: Admin, api: Api) -> Existing:
-    """Return the existing resources of those that a document describes."""
     return Existing(
         _found(lambda name: admin.get("schemas", name), api.schemas),
         _found(lambda name: admin.get("topics", name), api.topics),
@@ -36,7 +35,7 @@ def _found(get: Callable[[str], Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def carry_out(admin: Admin, step: Step) -> None:
-    """Create or update one resource. Raises PubSubError."""
+    """Raises PubSubError."""
     match step.resource:
         case Schema():
             _schema(admin, step, step.resource)

@@ -75,8 +75,6 @@ class ChannelBinding:
 
 @dataclass(frozen=True)
 class MessageBinding:
-    """The googlepubsub binding of a message."""
-
     attributes: dict[str, str] = field(default_factory=dict)
     ordering_key: str | None = None
     schema: str | None = None
@@ -103,7 +101,7 @@ def channel_binding(owner: Value) -> ChannelBinding | None:
 
 
 def message_binding(owner: Value) -> MessageBinding | None:
-    """Return the binding of a message, or None. See `channel_binding`."""
+    """See `channel_binding`."""
     binding = _checked(owner, "message")
     if binding is None:
         return None

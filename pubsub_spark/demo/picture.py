@@ -1,9 +1,4 @@
-"""The pictures of the demo and the notebooks, as PNG files, drawn without a display.
-
-draw       the demo's table: mean delays by carrier and hour, above them the number of departures
-draw_steps counts that grow with time, with moments marked by vertical lines
-show       a picture in the cell of a notebook
-"""
+"""The pictures of the demo and the notebooks, as PNG files, drawn without a display."""
 
 from __future__ import annotations
 
@@ -25,7 +20,7 @@ _DARKEST_MINUTES = 40
 
 
 def draw(departures: pa.Table, path: Path) -> None:
-    """Save the picture as PNG."""
+    """Save the demo's table: mean delays by carrier and hour, above them the number of departures."""
     hours, carriers, delays = pivot(departures, "mean_delay")
     _, _, counts = pivot(departures, "departures")
     minutes = np.array([[delays.get((hour, carrier), np.nan) for hour in hours] for carrier in carriers])
@@ -57,7 +52,10 @@ def draw(departures: pa.Table, path: Path) -> None:
 def draw_steps(
     counts: Mapping[str, Sequence[float]], moments: Mapping[str, float], title: str, y_label: str, path: Path
 ) -> None:
-    """Save a picture of how many there were at each time. counts: by name, the time of each of them in seconds."""
+    """Save a picture of counts that grow with time. Vertical lines mark the moments.
+
+    counts: by name, the time of each of them in seconds.
+    """
     figure = Figure(figsize=(9, 4), layout="constrained", dpi=100)
     axes = figure.subplots()
     figure.suptitle(title, fontsize=13, x=0.02, ha="left")

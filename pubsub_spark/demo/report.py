@@ -48,7 +48,6 @@ def pivot(departures: pa.Table, column: str) -> tuple[list[int], list[str], dict
 
 
 def print_departures(console: Console, departures: pa.Table) -> None:
-    """Print two tables, departures and mean delays, by hour and carrier."""
     for column, title, style in (
         ("departures", "Departures by scheduled hour and carrier", _plain),
         ("mean_delay", "Mean departure delay in minutes", _heat),

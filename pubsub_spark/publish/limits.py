@@ -83,7 +83,6 @@ def _field_bytes(sizes: Ints) -> Ints:
 
 
 def message_sizes(messages: pa.RecordBatch) -> Ints:
-    """Return the bytes of each message in a serialized PublishRequest."""
     total = _field_bytes(byte_lengths(messages.column("data")))
     if "ordering_key" in messages.schema.names:
         total += _field_bytes(byte_lengths(messages.column("ordering_key")))
@@ -96,7 +95,6 @@ def message_sizes(messages: pa.RecordBatch) -> Ints:
 
 
 def topic_field_bytes(topic: str) -> int:
-    """Return the bytes of the topic's field in a PublishRequest."""
     return int(_field_bytes(np.array([len(topic.encode())], dtype=np.int64))[0])
 
 

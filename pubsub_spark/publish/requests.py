@@ -26,8 +26,6 @@ _ENCODE_CHUNK_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedRequest:
-    """A serialized PublishRequest, with its topic, ordering key and number of messages."""
-
     topic: str
     ordering_key: str
     body: bytes
