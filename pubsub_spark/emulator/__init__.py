@@ -15,7 +15,7 @@ The layers, from the outside in. Each layer imports only those below it:
     api        protobuf messages, the table of RPCs and their HTTP routes, errors
 
 `sinks`, which push, export and ingest, are above runtime and state, `metrics` also above rpc. Of the rest of the
-package the emulator imports only `names`, `memory` and `schema`, and the connector never imports it.
+package the emulator imports only `names`, `memory`, `declare` and `schema`.
 """
 
 import os

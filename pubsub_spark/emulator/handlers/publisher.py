@@ -1,4 +1,4 @@
-"""Publisher: topics, and messages into them. `publish` is a hot call: bytes in, bytes out."""
+"""Publisher: topics, and messages into them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Subscriber: subscriptions, and delivery of their messages by single requests. Streams are in `streaming_pull`.
-
-`pull`, `acknowledge` and `modify_ack_deadline` are hot calls.
-"""
+"""Subscriber: subscriptions, and delivery of their messages by single requests. Streams are in `streaming_pull`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The filter language of a subscription: text in, predicate over a message's attributes out. Pure.
+"""The filter language of a subscription: text in, predicate over a message's attributes out.
 
     filter     := term (AND term)* | term (OR term)*          one kind of operator on a level, parentheses to mix
     term       := [NOT | -] ( '(' filter ')' | comparison | hasPrefix(attributes.KEY, "text") )

@@ -1,4 +1,4 @@
-"""The limits, defaults and error messages of the service, as tables, and the checks that read them. Pure.
+"""The limits, defaults and error messages of the service, as tables, and the checks that read them.
 
 The messages are the service's own if they are known, so a test that matches them passes on both.
 """

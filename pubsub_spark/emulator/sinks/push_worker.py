@@ -1,7 +1,6 @@
 """Push delivery: one thread for each push subscription takes messages, a few more POST them to its endpoint.
 
-`push_request` has the rules. A push worker is a consumer like any other. A request may last as long as the ack
-deadline.
+`push_request` has the rules. A request may last as long as the ack deadline.
 """
 
 from __future__ import annotations

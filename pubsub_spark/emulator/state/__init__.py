@@ -1,1 +1,1 @@
-"""The state of the broker: topics, subscriptions, messages, leases, schemas. Pure: no lock, no protobuf, no clock."""
+"""The broker's state: topics, subscriptions, messages, leases, schemas. Pure: no lock, I/O, protobuf or clock."""

@@ -1,6 +1,6 @@
 """The agenda of a broker: when each of its subscriptions next has something to do.
 
-Pure. One heap for all subscriptions, so a thousand idle ones cost nothing. An entry that an earlier one of the same
+There is one heap for all subscriptions, so a thousand idle ones cost nothing. An entry that an earlier one of the same
 subscription has replaced is passed over. Subscriptions that are due at the same time are ordered by name, so a state
 that was loaded from a dump continues like the dumped one.
 """

@@ -1,7 +1,7 @@
 """Counters of unacked messages by publish time: how many there are, and how old the oldest is, without visiting any.
 
-Pure. They cover the messages of a subscription that were leased once or have an ordering key. A message beyond its
-retention leaves the count at that time, and is never counted again.
+They cover the messages of a subscription that were leased once or have an ordering key. A message beyond its retention
+leaves the count at that time, and is never counted again.
 """
 
 from __future__ import annotations

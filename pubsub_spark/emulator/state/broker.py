@@ -3,8 +3,8 @@
 All changes are methods of the broker, which also append to `events`. They accept the Topic, Subscription or Snapshot
 itself instead of its name: a change to a deleted one does nothing to a successor of that name.
 
-Pure: no lock, no proto, no clock. `resource` of each record is the configuration as the client sees it. It is replaced
-as a whole, never changed in place. The handlers check existence and permission.
+`resource` of each record is the configuration as the client sees it. It is replaced as a whole, never changed in place.
+The handlers check existence and permission.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Chaos from a seed: reordering, redelivery and early ends of leases, as at-least-once delivery allows.
 
-Pure. Guarantees still hold: the order of a key, and all of exactly-once delivery. Each chance is below one, so in the
-end every message is acknowledged.
+Guarantees still hold: the order of a key, and all of exactly-once delivery. Each chance is below one, so in the end
+every message is acknowledged.
 """
 
 from __future__ import annotations

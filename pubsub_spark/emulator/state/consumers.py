@@ -1,4 +1,4 @@
-"""The consumers of a subscription: which are connected, which wait, and which is notified next. Pure."""
+"""The consumers of a subscription: which are connected, which wait, and which is notified next."""
 
 from __future__ import annotations
 

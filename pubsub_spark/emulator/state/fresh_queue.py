@@ -1,4 +1,4 @@
-"""The queue of fresh messages: published, without an ordering key, and never leased. Pure."""
+"""The queue of fresh messages: published, without an ordering key, and never leased."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The messages of a subscription, as a person inspects them. Pure, and nothing is changed.
+"""The messages of a subscription, as a person inspects them. Nothing is changed.
 
 A page of messages is found by skipping whole publications, so its cost does not grow with the backlog. The order is
 that of delivery: leased messages, those to be redelivered, the per-key queues, the fresh ones.

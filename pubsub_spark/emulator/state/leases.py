@@ -1,8 +1,8 @@
 """The leases of a subscription: number, message, holder, deadline.
 
-Pure. Each lease has its own number, which its ack id stands for. The numbers of a batch are consecutive, and those of
-the next batch begin at the next multiple of SPAN. A batch is one record, of frames: a message in it gets its own
-Delivery only when something happens to it alone.
+Each lease has its own number, which its ack id stands for. The numbers of a batch are consecutive, and those of the
+next batch begin at the next multiple of SPAN. A batch is one record, of frames: a message in it gets its own Delivery
+only when something happens to it alone.
 
 One heap entry stands for a whole batch. Acks and extensions do not touch it, and leases that are no longer due are
 passed over when its time comes.

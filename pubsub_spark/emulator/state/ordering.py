@@ -1,6 +1,6 @@
 """Per-key queues: messages that share an ordering key, one outstanding batch per queue.
 
-Pure. The rules are those of a subscription with `enable_message_ordering`:
+The rules are those of a subscription with `enable_message_ordering`:
 
 - A queue hands out the next batch only when nothing of the last one is outstanding, so a key is with one consumer at a
   time.

@@ -1,4 +1,4 @@
-"""IAM policies by the full name of their resource: opaque bytes, and an etag that changes with every change. Pure."""
+"""IAM policies by the full name of their resource: opaque bytes, and an etag that changes with every change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue of messages to redeliver that have no ordering key. Those with a key are in `ordering`. Pure."""
+"""The queue of messages to redeliver that have no ordering key. Those with a key are in `ordering`."""
 
 from __future__ import annotations
 

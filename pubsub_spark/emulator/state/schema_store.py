@@ -1,4 +1,4 @@
-"""Schemas and their revisions. Pure. A revision is parsed once, when it is made."""
+"""Schemas and their revisions. A revision is parsed once, when it is made."""
 
 from __future__ import annotations
 

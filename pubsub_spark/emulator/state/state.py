@@ -1,9 +1,8 @@
 """The state of an emulator: messages (broker), schemas and policies, with one list of events, and its dump.
 
-Pure: no lock, no clock, no I/O. `dump` returns plain data (dicts, lists, tuples, texts, bytes, numbers) with everything
-that a restart needs, except chaos, and the acked messages that are kept only for inspection. `load` returns a state
-that continues like the dumped one, except that no consumer is connected: the messages that consumers held stay leased
-until their deadline.
+`dump` returns plain data (dicts, lists, tuples, texts, bytes, numbers) with everything that a restart needs, except
+chaos, and the acked messages that are kept only for inspection. `load` returns a state that continues like the dumped
+one, except that no consumer is connected: the messages that consumers held stay leased until their deadline.
 """
 
 from __future__ import annotations

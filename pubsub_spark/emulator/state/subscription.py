@@ -1,7 +1,6 @@
 """One subscription: its queues of messages, their leases, and their redelivery.
 
-Pure. No I/O, no lock, no proto and no clock: `now` (seconds since the epoch) is always an argument, and it never goes
-back. The places of a message:
+`now` (seconds since the epoch) is always an argument, and it never goes back. The places of a message:
 
     published -> fresh -> leased -> acked (retained, if so configured)
              per-key queues |

@@ -1,7 +1,7 @@
 """Protobuf bytes of the hot calls, put together and taken apart without a proto object per message.
 
-Pure. A published message is kept as the bytes that will be delivered: field `message` of a ReceivedMessage. Each
-delivery then is a join of a head of known length, the ack id's digits, and those bytes.
+A published message is kept as the bytes that will be delivered: field `message` of a ReceivedMessage. Each delivery
+then is a join of a head of known length, the ack id's digits, and those bytes.
 
 An ack id is 164 characters, fewer than in the service: a head that names the subscription and 16 hexadecimal digits
 that number the delivery.
