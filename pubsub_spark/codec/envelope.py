@@ -135,7 +135,6 @@ def size(messages: pa.RecordBatch) -> int:
 
 
 def has_text(array: pa.StringArray) -> bool:
-    """Return whether a string of the array is not empty."""
     first, last = _span(array)
     return last > first
 

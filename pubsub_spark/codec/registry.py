@@ -111,10 +111,7 @@ class Decoded(NamedTuple):
 
 
 class Decoder:
-    """The decoder of one topic's messages in one task.
-
-    writer: the encoding and revision of messages whose attributes name none, by default the reader's.
-    """
+    """writer: the encoding and revision of messages whose attributes name none, by default the reader's."""
 
     def __init__(
         self, topic_schema: TopicSchema, fetch: Callable[[str], SchemaRevision], writer: TopicSchema | None = None

@@ -67,7 +67,6 @@ def unfit(path: str, source: pa.DataType, wanted: pa.DataType) -> SchemaError:
 
 
 def spelled(type_: pa.DataType) -> str:
-    """Return Spark's name of a type."""
     from pubsub_spark.codec.spark_types import type_name  # which needs Spark, unlike the emulator
 
     return type_name(type_)

@@ -257,7 +257,6 @@ def of_names(names: list[str]) -> Build:
 
 
 def wrapped(plan: Plan, name: str) -> Plan:
-    """Return the plan of values that become structs of one field."""
     return _then(plan, lambda array: named_structs({name: array}, len(array), array))
 
 

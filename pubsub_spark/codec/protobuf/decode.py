@@ -108,8 +108,6 @@ class ProtobufDecoder:
             return self._from_objects(framed)
 
     def _malformed(self, framed: bytes, places: list[int]) -> Iterator[int]:
-        """Yield the rows that upb refuses, or that lack a required field."""
-
         def parse_rows(first: int, end: int) -> None:
             self._parse(framed[places[first] : places[end]])
 
