@@ -23,8 +23,6 @@ _SYNTAXES: Final = ("", "proto2", "proto3")
 
 
 class CompiledSchema(NamedTuple):
-    """The fields of a `CompiledProtoSchema`: a message's full name, and a serialized FileDescriptorSet."""
-
     root_message: str
     compiled_bytes: bytes
 
