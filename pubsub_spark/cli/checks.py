@@ -84,8 +84,6 @@ class Finding:
 
 
 class Permission(NamedTuple):
-    """A permission that the options need on a resource."""
-
     collection: Collection
     name: str
     permission: str

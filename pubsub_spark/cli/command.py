@@ -64,8 +64,6 @@ _METAVARS = {"url": "URL", "address": "HOST:PORT", "list": "NAME"}
 
 @dataclass(frozen=True)
 class Service:
-    """The Pub/Sub that a command calls, and the form of its output."""
-
     project: str | None
     endpoint: str | None
     credentials_file: str | None
@@ -138,7 +136,6 @@ def names_of(collection: Collection, metavar: str = "NAME") -> dict[str, Any]:
 
 
 def exit_with(sentence: str, code: int = 1) -> NoReturn:
-    """End the command with a sentence on standard error."""
     typer.echo(sentence, err=True)
     raise typer.Exit(code)
 

@@ -53,8 +53,6 @@ class _Group(Group):
 
 
 class _Evaluated(Command):
-    """A command whose output a shell evaluates."""
-
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
         with _failing_the_shell("--json" in args):
             return super().make_context(info_name, args, parent, **extra)

@@ -69,7 +69,6 @@ class Command(_Help, TyperCommand):
 
 class Group(_Help, TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Let `help COMMAND` be `COMMAND --help`."""
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
 
