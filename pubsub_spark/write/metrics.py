@@ -37,7 +37,7 @@ class WriteMetricsParam(AccumulatorParam[WriteMetrics]):
 
 
 def add_to_accumulator(accumulator_id: int, metrics: WriteMetrics) -> None:
-    """Add a task's metrics to an accumulator. Spark sends them to the driver when the task ends well."""
+    """Spark sends the metrics to the driver when the task ends well."""
     # An accumulator reaches a task by being unpickled there. A data source is made from options in a process that has
     # no SparkContext and could not pickle one, so the task makes the same object itself.
     _deserialize_accumulator(accumulator_id, WriteMetrics(), WriteMetricsParam()).add(metrics)

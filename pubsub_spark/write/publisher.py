@@ -90,7 +90,6 @@ class Publisher:
         self._retry_scheduler.close()
 
     def _wait_for(self, condition: Callable[[], bool]) -> None:
-        """Raises an exception of another thread that ends the task."""
         self._changed.wait_for(lambda: self._thread_error is not None or condition())
         if self._thread_error is not None:
             raise self._thread_error
@@ -137,7 +136,6 @@ class Publisher:
             self._fail_task(error)
 
     def _fail_task(self, error: BaseException) -> None:
-        """Let the task's own thread raise an exception of this thread."""
         with self._changed:
             self._thread_error = self._thread_error or error
             self._changed.notify_all()
