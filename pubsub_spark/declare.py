@@ -95,8 +95,6 @@ Kind = Literal[Scalar, "list", "choice", "file", "folder", "url", "address"]
 
 @dataclass(frozen=True)
 class Option:
-    """One declared option, as the tables of docs/ show it."""
-
     name: str
     kind: Kind
     default: str
@@ -172,8 +170,6 @@ def declare(
 
 
 class Declared:
-    """A dataclass whose fields are declared options."""
-
     purpose: ClassVar[str] = ""  # of the options, for the error about an option of another class
     elsewhere: ClassVar[Mapping[str, str]] = {}  # option names of another product, and the reply to each
 

@@ -118,5 +118,5 @@ def _is_ours(spark: SparkSession, name: str) -> bool:
 
 
 def _columns(spark: SparkSession, name: str) -> list[str]:
-    """Return the columns of a format. Spark asks a Python source for them in a worker."""
+    """Spark asks a Python source for its columns in a worker."""
     return spark.read.format(name).options(**_NO_SUBSCRIPTION).load().columns

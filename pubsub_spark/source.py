@@ -1,7 +1,4 @@
-"""`format("pubsub")`: name, schema, and the readers and writers. Wiring only.
-
-Spark makes and pickles a data source often. Nothing is opened before Spark asks for a schema, a reader or a writer.
-"""
+"""`format("pubsub")`: name, schema, and the readers and writers. Wiring only."""
 
 from __future__ import annotations
 

@@ -108,7 +108,6 @@ class Documents:
 
     @property
     def is_version_2(self) -> bool:
-        """Whether the document is of AsyncAPI 2.x instead of 3.x."""
         return (self.content.text("asyncapi") or "").startswith("2")
 
     def line(self, file: Path, keys: tuple[str | int, ...]) -> int:
@@ -205,7 +204,7 @@ _SCALARS = yaml.constructor.SafeConstructor()
 
 
 def load(path: str | Path) -> Value:
-    """Return a document. Raises AsyncApiError if it cannot be read or has another version than 2 or 3."""
+    """Raises AsyncApiError if the document cannot be read or has another version than 2 or 3."""
     content = Documents(Path(path).resolve()).content
     version = content.text("asyncapi") or ""
     if version.partition(".")[0] not in ("2", "3"):

@@ -76,10 +76,7 @@ class GcpBackend:
         return self.endpoint or f"pubsub.{self.universe}:443"
 
     def connect(self) -> Connection:
-        """Return a connection on the channel of google-cloud-pubsub's own client.
-
-        Raises ForbiddenError without usable credentials.
-        """
+        """Raises ForbiddenError without usable credentials."""
         from .gcp import open_channel
 
         channel, address = open_channel(self.credentials_json, self.endpoint, self.universe, self.connect_timeout)
@@ -87,7 +84,7 @@ class GcpBackend:
 
 
 def from_options(options: ServiceOptions) -> Backend:
-    """Return the backend that the options ask for. Raises OptionsError if the credentials cannot be read."""
+    """Raises OptionsError if the credentials cannot be read."""
     if options.is_emulator:
         assert options.endpoint is not None, "options refuse an emulator without endpoint"
         return EmulatorBackend(options.endpoint, options.connect_timeout)

@@ -2,8 +2,7 @@
 
 No protobuf object is made here. Headers are those of google-cloud-pubsub: the routing header (x-goog-request-params)
 and the client's version (x-goog-api-client). They are written here, because Google's client library takes 0.2 s to
-import, and tasks that pull nothing need none of it. A Connection belongs to the process that opened it and must be
-closed.
+import, and tasks that pull nothing need none of it.
 """
 
 from __future__ import annotations

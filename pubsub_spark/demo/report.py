@@ -73,7 +73,7 @@ def _heat(value: float | None) -> Text:
 
 
 def print_proof(console: Console, source: Mapping[str, int], result: Mapping[str, int]) -> bool:
-    """Print the totals of both sides. Returns whether all are equal."""
+    """Returns whether all are equal."""
     console.print("Is everything there?", style="italic")
     table = Table(box=None, pad_edge=False)
     table.add_column("")

@@ -36,8 +36,6 @@ _CONNECT_TIMEOUT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class PubSub:
-    """The resources of this run, and how the connector reaches them."""
-
     endpoint: str
     topic: str
     subscription: str
@@ -89,7 +87,6 @@ def _no_answer_error(endpoint: str) -> ServiceError:
 
 @contextmanager
 def provide(endpoint: str | None) -> Iterator[PubSub]:
-    """Yield a topic with a schema and a subscription, at `endpoint` or on an emulator of our own."""
     with ExitStack() as stack:
         emulator = None
         if endpoint is None:

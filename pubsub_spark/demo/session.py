@@ -22,7 +22,7 @@ _MIN_SPARK_VERSION = (4, 2)
 
 @contextmanager
 def start(log: Path, console: Console) -> Iterator[SparkSession]:
-    """Yield a local session that is stopped at the end. It finds `format("pubsub")` by itself, as any session does."""
+    """The session is stopped at the end. It finds `format("pubsub")` by itself, as any session does."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with console.status("starting Spark"), _standard_error_in(log):
