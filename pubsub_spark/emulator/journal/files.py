@@ -316,6 +316,7 @@ def read_base(directory: Path, number: int) -> Any:
 
 
 def remove_bases(directory: Path, but: int) -> None:
+    """Remove every base but one, including unfinished ones."""
     for path in directory.glob("base-*"):
         if path != base_path(directory, but):
             path.unlink(missing_ok=True)

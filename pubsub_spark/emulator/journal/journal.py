@@ -82,6 +82,7 @@ class Journal:
         self._thread = threading.Thread(target=self._run, name="pubsub-emulator-journal", daemon=True)
 
     def start(self) -> None:
+        """Record every change of the state from now on, beginning with the restart."""
         Recorder(self.state, RESOURCE_FORMAT, self._record)
         self.state.broker.restart(self.now)
         self.state.events.clear()
@@ -198,6 +199,7 @@ class Journal:
         files.remove_bases(self._directory, but=self._log.base)
 
     def close(self) -> None:
+        """Write the recorded commands, and release the directory."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

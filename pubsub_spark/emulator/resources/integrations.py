@@ -211,7 +211,10 @@ def _bad(argument: str, value: str) -> RpcError:
 
 
 def keep_state(changed: Any, present: Any) -> None:
-    """Keep the state of a Topic's source or a Subscription's export that is configured as before."""
+    """Keep the state of a Topic's source or a Subscription's export that is configured as before.
+
+    For another configuration, the worker that ingests or exports sets the state, which may be long after.
+    """
     before, now = _configuration(present), _configuration(changed)
     if before is None or type(before) is not type(now):
         return

@@ -19,6 +19,7 @@ class Clock:
 
     @property
     def ahead(self) -> float:
+        """The lead over the machine's clock, in seconds."""
         return self.now() - time.time()
 
     def advance_to(self, moment: float) -> None:

@@ -36,6 +36,7 @@ class OpenBatch:
         return messages - len(self.leases), size - self._bytes
 
     def add(self, leases: Iterable[Lease], now: float) -> None:
+        """The first messages open the batch."""
         if not self.leases:
             self.opened, self.ends = now, now + self._limits.seconds
         for lease in leases:

@@ -1,6 +1,6 @@
 """The OpenID Connect tokens that authenticated pushes carry, and the documents that verify them.
 
-The emulator generates one key, and publishes it as Google does: `jwks()` at Google's path `/oauth2/v3/certs`,
+The emulator generates one RSA key, and publishes it as Google does: `jwks()` at Google's path `/oauth2/v3/certs`,
 `certificates()` at `/oauth2/v1/certs`. A receiver under test needs only the other address.
 """
 

@@ -87,7 +87,7 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]
         return response
 
     def _answered(self, connection: GrpcConnection, context: RpcContext) -> None:
-        """Without a stream, no client can receive a message before the response."""
+        """Release the messages of a Publish whose response was written. Without a stream no client could be faster."""
         if self._dispatcher.has_streams:
             connection.when_read(lambda: self._dispatcher.answered(context))
         else:
