@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -22,13 +22,15 @@ from .. import logs
 from ..backend import Backend, GcpBackend
 from ..options import ReadOptions
 from .driver.planner import Budget
-from .driver.query_driver import QueryDriver
 from .offset import Offset
 from .rows import Rows
 from .staging.schemas import StagedSchemas
 from .staging.store import default_location, open_store
 from .task import partition_reader
 from .task.partitions import DriverPartition, PullPartition, StagedPartition
+
+if TYPE_CHECKING:
+    from .driver.query_driver import QueryDriver
 
 try:  # Spark 4.2 and later
     from pyspark.sql.streaming.datasource import (
@@ -154,6 +156,8 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _running(self) -> QueryDriver:
         if self._driver is None:
+            from .driver.query_driver import QueryDriver  # tasks need none
+
             options = self._options
             logs.to_stderr(options.log_level)
             _sigterm.install()
