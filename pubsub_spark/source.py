@@ -20,6 +20,8 @@ from .write.sink import PubSubSink, parsed
 
 
 class PubSubDataSource(PubSubSink):
+    """The data source `format("pubsub")`: the sink, which writes, and the readers."""
+
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._rows: Rows | None = None
