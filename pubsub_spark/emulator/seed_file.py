@@ -44,7 +44,8 @@ def load(path: Path, services: Registry) -> None:
 
     try:
         text = path.read_text()
-        _check(path, yaml.compose(text, yaml.SafeLoader))
+        if (root := yaml.compose(text, yaml.SafeLoader)) is not None:
+            _check(path, root)
         document = yaml.safe_load(text)
     except SeedFileError:
         raise
@@ -62,26 +63,22 @@ def load(path: Path, services: Registry) -> None:
 
 def _check(path: Path, root: Any) -> None:
     """Refuse a file that repeats too much by aliases, or a key twice in one mapping (PyYAML takes the last)."""
-    import yaml
-
     for count, node in enumerate(_nodes(root), 1):
         if count > _MAX_VALUES:
             raise SeedFileError(f"`{path}` has more than {_MAX_VALUES:,} values, counting the repeats of its aliases.")
-        if isinstance(node, yaml.MappingNode):
-            keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if node.id == "mapping":
+            keys = Counter(key.value for key, _ in node.value if key.id == "scalar")
             if doubled := [key for key, times in keys.items() if times > 1]:
                 raise SeedFileError(f"`{doubled[0]}` stands twice in one mapping of `{path}`. Leave one of them out.")
 
 
 def _nodes(node: Any) -> Iterator[Any]:
     """The nodes of an alias are repeated for each use."""
-    import yaml
-
     yield node
-    if isinstance(node, yaml.MappingNode):
+    if node.id == "mapping":
         for _, value in node.value:
             yield from _nodes(value)
-    elif isinstance(node, yaml.SequenceNode):
+    elif node.id == "sequence":
         for value in node.value:
             yield from _nodes(value)
 
