@@ -353,8 +353,8 @@ class History:
 
     def _check_batches(self, backlog: int, batches: int) -> None:
         """Check I4: tasks pull a backlog that is larger than the buffer, also if the last response does not fit."""
-        is_cut = self.world.service.response is None
-        if self._is_calm and self._query.budget.bytes > _FEW_BYTES and not is_cut and batches > _MAX_BATCHES:
+        fits = self.world.service.response is not None and self._query.budget.bytes > _FEW_BYTES  # into one batch
+        if fits and self._is_calm and batches > _MAX_BATCHES:
             self._record.violate("I4", f"a backlog of {backlog} messages took {batches} batches")
 
     def _follow_the_advice(self, application: Application) -> None:
