@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import json
 import logging
-import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
@@ -33,7 +33,9 @@ def serve(options: ServeOptions, prepare: Callable[[str], object] | None = None,
     creates the resources of `options.config` and calls `prepare` with the endpoint.
     """
     options.remembered = options.remembered if options.record else 0
-    options.on_failure = partial(os.kill, os.getpid(), signal.SIGTERM)  # a failed emulator is stopped as by a signal
+    # A failed emulator is stopped as by a signal. A signal to the process would end it on any thread of the caller
+    # that was there before the signals were blocked.
+    options.on_failure = partial(signal.pthread_kill, threading.get_ident(), signal.SIGTERM)
     handler = logging.StreamHandler(sys.stderr)
     is_json = options.log_format == "json"
     handler.setFormatter(JsonFormatter() if is_json else logging.Formatter("%(asctime)s %(message)s"))

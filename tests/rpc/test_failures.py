@@ -88,7 +88,7 @@ from pubsub_spark.emulator.transport import event_loop, listener
 
 def fail():  # again and again: before the emulator has started there is none to fail
     while True:
-        time.sleep(0.5)
+        time.sleep(0.01)
         event_loop.shared().call(lambda: 1 / 0)
 
 threading.Thread(target=fail, daemon=True).start()
