@@ -22,7 +22,7 @@ from pubsub_spark.codec.avro.columns import batches, compile_columns
 from pubsub_spark.codec.avro.encode import compile_rows
 from pubsub_spark.codec.avro.types import column_of, value_type, variants, widened
 from pubsub_spark.codec.json import reader, writer
-from pubsub_spark.codec.json.reader import JsonReader, Plan
+from pubsub_spark.codec.json.reader import JsonReader, Names, Plan, Values
 from pubsub_spark.codec.json.writer import Write
 from pubsub_spark.errors import SchemaError
 from pubsub_spark.schema.avro import json_encoding
@@ -110,16 +110,25 @@ def _union(node: tree.Union) -> Plan:
     kinds = _members(node)
     if not kinds:  # whose column is a struct without fields
         return reader.leaf(pa.null(), lambda array: pa.nulls(len(_nulls(array)), pa.struct([])))
-    if len(kinds) == 1:
-        member = ([tree.type_name(kinds[0])], reader.required(_given(kinds[0])))
-        return reader.objects([member], lambda arrays, _: arrays[0], size=1)
+    branches = [([tree.type_name(branch)], _given(branch)) for branch in kinds]
     names = [f"member{number}" for number in range(len(kinds))]
 
     def build(arrays: list[pa.Array], length: int) -> pa.Array:
         reader.require(bool((reader.values_per_row(arrays) == 1).all()))
-        return reader.of_names(names)(arrays, length)
+        return arrays[0] if len(arrays) == 1 else reader.of_names(names)(arrays, length)
 
-    return reader.objects([([tree.type_name(branch)], _given(branch)) for branch in kinds], build, size=1)
+    def read(values: Values, counts: Names) -> pa.Array:
+        columns: dict[str, Values] = {name: [None] * len(values) for (name,), _ in branches}
+        absent = [value is None for value in values]
+        for row, value in enumerate(values):
+            if value is not None:
+                ((name, inner),) = value.items()
+                reader.require(inner is not None)
+                columns[name][row] = inner
+        arrays = [plan.read(columns[name], counts) for (name,), plan in branches]
+        return arrays[0] if len(arrays) == 1 else pa.StructArray.from_arrays(arrays, names, mask=pa.array(absent))
+
+    return reader.objects(branches, build, size=1)._replace(read=read)
 
 
 def _bytes(size: int | None, text: str) -> bytes:
@@ -129,7 +138,7 @@ def _bytes(size: int | None, text: str) -> bytes:
 
 
 def _symbols(symbols: pa.StringArray, array: pa.StringArray) -> pa.StringArray:
-    reader.require(pc.all(pc.is_in(array.drop_null(), symbols)).as_py() is not False)
+    reader.require(pc.index_in(array, symbols).null_count == array.null_count)
     return array
 
 

@@ -196,15 +196,37 @@ def test_a_part_of_a_batch_is_read_like_a_whole():
     assert [1, 2] == column.field(0).to_pylist()
 
 
-def test_a_text_that_goes_on_in_the_next_is_none():
-    """Two texts that are one value only together are both malformed, even if another text makes up for the count."""
-    texts = [b'{"s": "%d"}' % n for n in range(COMMON)]
-    texts[3:6] = [b'{"inners": [{"s": "a"}', b"{}]}", b'{"i": 1}, NaN, {"i": 2}']
+@pytest.mark.parametrize(
+    ("first", "texts"),
+    [
+        (3, [b'{"inners": [{"s": "a"}', b"{}]}", b'{"i": 1}, NaN, {"i": 2}']),
+        (3, [b'{"inners": [{"s": "a"}', b"{}]}", b'{"i": 1}, {"i": 2}']),
+        (3, [b'{"i": 1}, NaN, {"i": 2}']),
+        (3, [b'{"i": NaN}', b"NaN", b"", b'{"i": 1} {"i": 2}']),
+        (COMMON - 1, [b'{"i": 1}]']),
+        (COMMON - 2, [b'{"i": 1}]', b"[1"]),
+        (0, [b"]", b"[1]"]),
+    ],
+)
+def test_a_text_that_is_no_value_alone_is_malformed(first, texts):
+    """Texts are parsed together. Those that are values only together are malformed, whatever their number."""
+    common = [b'{"s": "%d"}' % n for n in range(COMMON)]
+    common[first : first + len(texts)] = texts
+
+    value, error = DECODER.decode(pa.array(common, pa.binary()))
+
+    malformed = list(range(first, first + len(texts)))
+    assert malformed == [row for row, reason in enumerate(error.to_pylist()) if reason is not None]
+    assert all(str(row) == value[row].as_py()["s"] for row in range(COMMON) if row not in malformed)
+
+
+def test_a_text_with_a_separator_in_a_string_is_read():
+    texts = [b'{"s": ",NaN,"}' if row == 5 else b'{"s": "%d"}' % row for row in range(COMMON)]
 
     value, error = DECODER.decode(pa.array(texts, pa.binary()))
 
-    assert [3, 4, 5] == [row for row, reason in enumerate(error.to_pylist()) if reason is not None]
-    assert "6" == value[6].as_py()["s"]
+    assert COMMON == error.null_count
+    assert ",NaN," == value[5].as_py()["s"]
 
 
 def test_common_forms_are_read_in_columns():
