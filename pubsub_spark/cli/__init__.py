@@ -31,7 +31,7 @@ from .help import App, Group
 __all__ = ["app"]
 
 # The modules of the commands, in the order of `--help`.
-_MODULES = {
+MODULES = {
     "apply": "asyncapi",
     "doctor": "doctor",
     "publish": "messages",
@@ -66,14 +66,14 @@ class _Commands(Group):
     @cached_property
     def commands(self) -> dict[str, Any]:  # type: ignore[override]
         """All of them, for `--help` and for completion."""
-        return {name: _family(module)[name] for name, module in _MODULES.items()}
+        return {name: commands_of(module)[name] for name, module in MODULES.items()}
 
     def get_command(self, _: Any, name: str) -> Any:
-        return _family(_MODULES[name])[name] if name in _MODULES else None
+        return commands_of(MODULES[name])[name] if name in MODULES else None
 
 
 @cache
-def _family(module_name: str) -> dict[str, Any]:
+def commands_of(module_name: str) -> dict[str, Any]:
     """Return the commands and the group of a module by their names."""
     module = import_module(f".{module_name}", __name__)
     family = App(**_SETTINGS)

@@ -117,7 +117,7 @@ class _Letter:
         return types.PubsubMessage(data=data, attributes=self.attributes, ordering_key=self.ordering_key, **delivery)
 
 
-class _Pulled:
+class Pulled:
     def __init__(self, admin: Admin, subscription: str) -> None:
         self._admin = admin
         self._subscription = subscription
@@ -194,9 +194,9 @@ class _Topics:
 
 
 @contextmanager
-def _pulled(service: Service, subscription: str) -> Iterator[tuple[Admin, _Pulled]]:
+def _pulled(service: Service, subscription: str) -> Iterator[tuple[Admin, Pulled]]:
     with service.connect() as admin:
-        pulled = _Pulled(admin, subscription)
+        pulled = Pulled(admin, subscription)
         try:
             yield admin, pulled
         finally:
@@ -318,7 +318,7 @@ def redrive(
                     groups.setdefault((topic, letter.ordering_key), []).append(letter)
                     chosen += 1
             for (topic, _), group in groups.items():
-                for request in _requests(group):
+                for request in split_requests(group):
                     if interrupted.empty():
                         _redrive(admin, pulled, report, topic, request)
             redriven = report.redriven.total()
@@ -332,7 +332,7 @@ def redrive(
         raise typer.Exit(1)
 
 
-def _redrive(admin: Admin, pulled: _Pulled, report: _Report, topic: str, letters: list[_Letter]) -> None:
+def _redrive(admin: Admin, pulled: Pulled, report: _Report, topic: str, letters: list[_Letter]) -> None:
     """Publish messages, one by one if Pub/Sub refuses some, and acknowledge their dead letters."""
     from ..errors import InvalidError
 
@@ -386,7 +386,7 @@ class _Report:
             typer.echo(f"{self.uncertain} more may be published: the next run publishes them again", err=True)
 
 
-def _requests(letters: list[_Letter]) -> Iterator[list[_Letter]]:
+def split_requests(letters: list[_Letter]) -> Iterator[list[_Letter]]:
     import numpy as np
 
     from ..slices import slices

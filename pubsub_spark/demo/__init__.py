@@ -61,7 +61,7 @@ def run(endpoint: str | None, output: Path, rows: int | None, console: Console) 
         console.print(f"Pub/Sub at {pubsub.endpoint}, {'an emulator of our own' if endpoint is None else 'as asked'}")
         console.print(f"    {pubsub.topic}, with an Avro schema\n    {pubsub.subscription}\n")
         sent = _publish(spark, pubsub, output, source.num_rows, console)
-        received = _read(spark, pubsub, output, source.num_rows, console)
+        received = read_flights(spark, pubsub, output, source.num_rows, console)
 
         table = spark.read.parquet(str(output / "flights"))
         departures = _departures(table)
@@ -88,7 +88,7 @@ def _publish(spark: SparkSession, pubsub: service.PubSub, output: Path, total: i
     return Rate(total, time.monotonic() - started)
 
 
-def _read(spark: SparkSession, pubsub: service.PubSub, output: Path, total: int, console: Console) -> Rate:
+def read_flights(spark: SparkSession, pubsub: service.PubSub, output: Path, total: int, console: Console) -> Rate:
     stream = (
         spark.readStream.format("pubsub")
         .options(**pubsub.options)

@@ -33,7 +33,7 @@ from pubsub_spark.emulator.state.wire_format import SPAN, subscription_and_rest
 
 _RPC_BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)  # seconds
 _ACK_BOUNDS = (1.0, 5.0, 10.0, 50.0, 100.0, 500.0, 1_000.0, 5_000.0, 10_000.0, 60_000.0, 600_000.0)  # milliseconds
-_MAX_BATCHES = 50_000  # with a stored delivery time. Acks of older batches are in no histogram
+MAX_BATCHES = 50_000  # with a stored delivery time. Acks of older batches are in no histogram
 _MAX_NAME_BYTES = 1000
 
 # By resource, from events.
@@ -156,7 +156,7 @@ class Metrics:
         count = len(event.batch)
         self._of(event.subscription).messages["subscription_sent_message_count"] += count
         self._delivered[event.batch.numbers.start // SPAN] = [self._engine.now(), count]
-        if len(self._delivered) > _MAX_BATCHES:
+        if len(self._delivered) > MAX_BATCHES:
             self._delivered.popitem(last=False)
 
     def _acked(self, event: Acked) -> None:

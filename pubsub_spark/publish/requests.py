@@ -80,7 +80,7 @@ def encoded_requests(
         chunk = slice(first, max(first + 1, last))
         starts, ends = ranges.starts[chunk], ranges.ends[chunk]
         names = [topics[code] for code in topic_codes[starts]]
-        bodies = _encode(names, columns, starts, int(ends[-1]))
+        bodies = encode(names, columns, starts, int(ends[-1]))
         for name, code, body, count in zip(names, key_codes[starts], bodies, (ends - starts).tolist(), strict=True):
             yield EncodedRequest(name, keys[code], body.as_py(), count)
         first = chunk.stop
@@ -111,7 +111,7 @@ def _ranges_by_group(groups: Ints, sizes: Ints, max_messages: int, max_bytes: in
     return order, Ranges(new_starts, new_ends)
 
 
-def _encode(topics: list[str], messages: pa.StructArray, starts: Ints, end: int) -> pa.BinaryArray:
+def encode(topics: list[str], messages: pa.StructArray, starts: Ints, end: int) -> pa.BinaryArray:
     offsets = pa.array(np.append(starts, end), pa.int32())
     lists = pa.ListArray.from_arrays(offsets, messages)
     return _handler().record_batch_to_array(pa.RecordBatch.from_pydict({"topic": topics, "messages": lists}))

@@ -29,7 +29,7 @@ from .row_encoder import RowEncoder
 # Messages with several keys or topics are buffered up to this size before they are batched into requests: with 1000
 # keys, an Arrow batch of 10,000 rows has 10 messages for each key. At 200 bytes a message, buffering makes requests of
 # 200.
-_MAX_BUFFERED_BYTES = 40 * 2**20
+MAX_BUFFERED_BYTES = 40 * 2**20
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class _DataWriter:
         self._buffered.append((messages, sizes))
         self._buffered_bytes += int(sizes.sum())
         fills_requests = not {"topic", "ordering_key"}.intersection(messages.schema.names)
-        if fills_requests or self._buffered_bytes >= _MAX_BUFFERED_BYTES:
+        if fills_requests or self._buffered_bytes >= MAX_BUFFERED_BYTES:
             self.flush()
 
     def flush(self) -> None:

@@ -27,7 +27,7 @@ from .json import unsupported
 GetTopicSchema = Callable[[Backend, str], TopicSchema | None]
 
 _SCHEMA_CACHE_SECONDS = 10.0
-_schema_cache: dict[tuple[Backend, str], tuple[float, TopicSchema | None]] = {}
+schema_cache: dict[tuple[Backend, str], tuple[float, TopicSchema | None]] = {}
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _get_topic_schema(backend: Backend, topic: str) -> TopicSchema | None:
 def _get_cached_topic_schema(backend: Backend, topic: str) -> TopicSchema | None:
     """Return a schema that is at most ten seconds old, unless the service does not answer."""
     now = time.monotonic()
-    cached_at, cached = _schema_cache.get((backend, topic), (None, None))
+    cached_at, cached = schema_cache.get((backend, topic), (None, None))
     if cached_at is None or now - cached_at > _SCHEMA_CACHE_SECONDS:
         try:
             cached = _get_topic_schema(backend, topic)
@@ -104,7 +104,7 @@ def _get_cached_topic_schema(backend: Backend, topic: str) -> TopicSchema | None
             if cached_at is None:
                 raise  # else the stream keeps its schema, and asks again for the next micro-batch
         else:
-            _schema_cache[backend, topic] = now, cached
+            schema_cache[backend, topic] = now, cached
     return cached
 
 

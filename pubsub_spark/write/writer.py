@@ -98,7 +98,7 @@ class PubSubStreamWriter(_StreamWriter):  # type: ignore[misc]
         context = _context()
         query, batch = context.getLocalProperty(_QUERY_ID_PROPERTY), context.getLocalProperty(_BATCH_ID_PROPERTY)
         partition = PartitionId(context.partitionId(), f"{query}/{batch}/{context.partitionId()}")
-        batches = iterator if _STREAMS_ARROW else _to_arrow(iterator, self._schema)
+        batches = iterator if _STREAMS_ARROW else rows_to_arrow(iterator, self._schema)
         return _write(self._plan, batches, partition, int(batch) if batch else None, self.accumulator_id)
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:
@@ -146,7 +146,7 @@ def _context() -> TaskContext:
     return context
 
 
-def _to_arrow(rows: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
+def rows_to_arrow(rows: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
     """Spark 4.0 passes rows to a stream's writer."""
     from pyspark.sql.conversion import LocalDataToArrowConversion
 

@@ -37,7 +37,7 @@ MOST_LOAD_SECONDS = (0.1, 0.4, 2.0)  # one of them for each life. A base takes m
 # A base after a few groups instead of after 128 MB.
 SERVE = (
     "import sys; from pathlib import Path; from pubsub_spark.emulator.journal import journal;"
-    "from pubsub_spark.emulator.serve import ServeOptions, serve; journal._MIN_LOG_BYTES = 400_000;"
+    "from pubsub_spark.emulator.serve import ServeOptions, serve; journal.MIN_LOG_BYTES = 400_000;"
     "raise SystemExit(serve(ServeOptions(port=0, data_dir=Path(sys.argv[1]))))"
 )
 TOPIC = "projects/p/topics/topic"

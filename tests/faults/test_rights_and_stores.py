@@ -159,7 +159,7 @@ def test_staging_area_that_is_lost(query: Engine, names: Names):
     query.emulator.publish(names.topic, "a")
     read(query, 1)
     query.emulator.publish(names.topic, *MANY)
-    partition_reader._check_token_once.cache_clear()  # a task in another process
+    partition_reader.check_token_once.cache_clear()  # a task in another process
     shutil.rmtree(query.location)
     query.emulator.publish(names.topic, "b")
     errors: list[PubSubError] = []
@@ -195,7 +195,7 @@ def test_store_that_is_out(
     query: Engine, names: Names, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """A store that refuses 60 requests in a row, six times as many as obstore repeats itself, only delays a batch."""
-    monkeypatch.setattr(store_module, "_REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(store_module, "REQUEST_SECONDS", 0.05)
     monkeypatch.setattr(store_module, "delays", lambda first: itertools.repeat(0.0))
     with with_faults(bucket.endpoint) as faults:
         start_on(query, names, Bucket(faults.endpoint, bucket.name), monkeypatch)

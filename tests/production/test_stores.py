@@ -48,7 +48,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
 def store(servers: ObjectStore, names: Names, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ObjectStore]:
     """Yield a folder of its own in the bucket, without faults."""
     vars(servers.faults).update(statuses=[], fault_each=0, delay=0.0)
-    store_module._connected.cache_clear()
+    store_module.connected.cache_clear()
     with serving() as tokens:
         (tmp_path / "key.json").write_text(json.dumps(service_account(f"http://{tokens.address}")))
         for name, value in {

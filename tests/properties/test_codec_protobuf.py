@@ -61,7 +61,7 @@ def compiler_in_this_process(tmp_path_factory: pytest.TempPathFactory) -> Iterat
         patch.setenv("GRPC_PYTHON_DISABLE_DYNAMIC_STUBS", "1")  # no import hooks
         from grpc_tools import protoc as grpc_tools_protoc
 
-        patch.setattr(protoc, "_compile", compile_in_process)
+        patch.setattr(protoc, "run_compiler", compile_in_process)
         yield
 
 

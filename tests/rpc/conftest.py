@@ -35,6 +35,11 @@ Run = Callable[..., Result]
 _ROUTES = {route.rpc.rpartition(".")[2]: route for route in routes.routes()}
 
 
+def parts(emulator: Emulator) -> Any:
+    """Return the parts of a running emulator, for tests of state that no RPC shows."""
+    return emulator._running
+
+
 class Client:
     """Every RPC by name, with arguments as fields of its request. Frequent ones have short forms."""
 

@@ -24,7 +24,7 @@ from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.handlers.streaming_pull import Stream
 from pubsub_spark.emulator.runtime import unanswered
-from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
+from tests.rpc.conftest import SUB, TOPIC, Client, parts, wait_until
 from tests.rpc.frames import FrameClient
 
 PULL = "/google.pubsub.v1.Subscriber/Pull"
@@ -125,9 +125,9 @@ def test_calls_of_one_connection_do_not_wait_for_each_other(emulator, client):
 def test_pull_that_was_cancelled_takes_nothing(emulator, client):
     """A Pull whose client has left takes no message. The next client gets it."""
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=60)
-    wait_until(lambda: emulator._running.engine.broker.subscriptions[SUB].consumers.connected)
+    wait_until(lambda: parts(emulator).engine.broker.subscriptions[SUB].consumers.connected)
     waiting.cancel()
-    wait_until(lambda: not emulator._running.engine.broker.subscriptions[SUB].consumers.connected)
+    wait_until(lambda: not parts(emulator).engine.broker.subscriptions[SUB].consumers.connected)
     emulator.publish(TOPIC, "a")
 
     assert [b"a"] == client.data()
@@ -328,7 +328,7 @@ def test_stream_whose_sending_thread_fails_ends(emulator, client, monkeypatch, c
     )
     wait_until(lambda: 1 == emulator.streams())
     with caplog.at_level(logging.ERROR), monkeypatch.context() as patched:
-        patched.setattr(emulator._running.services.subscriber, "received", fail)
+        patched.setattr(parts(emulator).services.subscriber, "received", fail)
         emulator.publish(TOPIC, "a")
         with pytest.raises(grpc.RpcError) as error:
             next(stream)
@@ -356,7 +356,7 @@ def test_stop_tells_streams_and_waiting_pulls(emulator, client):
         held_open(opening()), timeout=30
     )
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=30)
-    wait_until(lambda: 2 == len(emulator._running.engine.broker.subscriptions[SUB].consumers.connected))
+    wait_until(lambda: 2 == len(parts(emulator).engine.broker.subscriptions[SUB].consumers.connected))
 
     emulator.stop()
 
@@ -430,7 +430,7 @@ def test_streams_that_are_over_are_freed_at_once(emulator):
 def test_advance_ends_a_waiting_pull(emulator, client):
     """The time that a Pull waits is measured on the emulator's clock."""
     waiting = client.channel.unary_unary("/google.pubsub.v1.Subscriber/Pull").future(request(), timeout=60)
-    wait_until(lambda: emulator._running.engine.broker.subscriptions[SUB].consumers.connected)
+    wait_until(lambda: parts(emulator).engine.broker.subscriptions[SUB].consumers.connected)
     emulator.advance(10)
 
     assert b"" == waiting.result(timeout=5)

@@ -16,7 +16,7 @@ from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.emulator import EmulatorFailedError
 from pubsub_spark.emulator.rpc.registry import Rpc
 from pubsub_spark.emulator.transport import event_loop, listener
-from tests.rpc.conftest import SUB, TOPIC
+from tests.rpc.conftest import SUB, TOPIC, parts
 from tests.rpc.frames import FrameClient
 
 
@@ -27,7 +27,7 @@ def test_handler_that_fails_fails_its_call_alone(emulator, client, subscribe, ca
     def fail(*_: object) -> bytes:
         raise ZeroDivisionError
 
-    emulator._running.dispatcher.rpcs["/google.pubsub.v1.Publisher/GetTopic"] = Rpc(fail, lambda _: False)
+    parts(emulator).dispatcher.rpcs["/google.pubsub.v1.Publisher/GetTopic"] = Rpc(fail, lambda _: False)
 
     with caplog.at_level(logging.ERROR), pytest.raises(grpc.RpcError) as error:
         client.ask("Publisher/GetTopic", topic=TOPIC)
@@ -50,12 +50,12 @@ def test_exception_on_a_background_thread_ends_the_emulator(thread, caplog, monk
         emulator.create_topic(TOPIC)
         if thread == "clock":
             with monkeypatch.context() as patched:
-                patched.setattr(emulator._running.engine, "_catch_up", broken)
-                emulator._running.engine.restart_clock()  # it looks at the clock again
+                patched.setattr(parts(emulator).engine.clock, "now", broken)
+                parts(emulator).engine.restart_clock()  # it looks at the clock again
                 assert failed.wait(10)
         else:
             loop = event_loop.shared()  # of every emulator of this process, and the others are of other tests
-            monkeypatch.setattr(loop, "on_error", {emulator._running.engine.fail})
+            monkeypatch.setattr(loop, "on_error", {parts(emulator).engine.fail})
             loop.call(broken)
         assert failed.wait(10)
 

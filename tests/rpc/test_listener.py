@@ -163,7 +163,7 @@ def test_handshake_ends_when_the_emulator_stops():
 
 def test_handshake_has_its_time(monkeypatch):
     """A client that never finishes its TLS handshake is cut off after a while."""
-    monkeypatch.setattr(listener, "_HELLO_SECONDS", 1)
+    monkeypatch.setattr(listener, "HELLO_SECONDS", 1)
     with (
         Emulator(tls=self_signed()) as emulator,
         socket.create_connection((emulator.host, emulator.port), timeout=5) as connection,

@@ -23,9 +23,9 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
-from pubsub_spark.emulator.page.app import _documentation
+from pubsub_spark.emulator.page.app import documentation_url
 from pubsub_spark.schema.protobuf.protoc import compile_text
-from tests.rpc.conftest import SUB, TOPIC, Client, wait_until
+from tests.rpc.conftest import SUB, TOPIC, Client, parts, wait_until
 from tests.servers import OwnProcess
 
 SCHEMA = "projects/p/schemas/flight"
@@ -450,7 +450,7 @@ def test_what_a_person_copies(running, browser, monkeypatch):
     installed = Message()
     installed["Project-URL"] = "Documentation, https://code.example.com/project#readme"
     monkeypatch.setattr(metadata, "metadata", lambda _: installed)
-    assert "https://code.example.com/project#readme" == _documentation()
+    assert "https://code.example.com/project#readme" == documentation_url()
 
 
 def test_sentences_of_what_was_done_are_not_the_addresss(browser):
@@ -540,7 +540,7 @@ def test_hundred_thousand_messages_stay_quick(running, browser):
     running.publish(TOPIC, *[f"{number}" for number in range(20)])
     few = cost(browser, f"/page/{SUB}")
     raw = [b"x" * 100] * 1000
-    with running._running.engine.open() as (broker, now):
+    with parts(running).engine.open() as (broker, now):
         for _ in range(100):
             broker.publish(broker.topics[TOPIC], [b"\x0a\x64" + each for each in raw], "", now)
 

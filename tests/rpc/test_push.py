@@ -29,7 +29,7 @@ from pubsub_spark.emulator.runtime.unanswered import Answer
 from pubsub_spark.emulator.sinks import push_request
 from pubsub_spark.emulator.sinks.poster import Poster
 from pubsub_spark.emulator.sinks.push_request import FIRST_WINDOW_REQUESTS
-from tests.rpc.conftest import wait_until
+from tests.rpc.conftest import parts, wait_until
 
 TOPIC, SUB = "projects/p/topics/news", "projects/p/subscriptions/pushed"
 
@@ -145,7 +145,7 @@ def test_push_follows_the_response_to_its_publish(emulator, endpoint, push, monk
     """A message is leased to be pushed, and is sent when the response to its Publish was written."""
     monkeypatch.setattr(unanswered, "MAX_SECONDS", 60)
     push()
-    running, answer = emulator._running, Answer()
+    running, answer = parts(emulator), Answer()
     request = protos.PublishRequest(topic=TOPIC, messages=[protos.PubsubMessage(data=b"x")])
     running.services.publisher.publish(request.SerializeToString(), answer)
     wait_until(lambda: len(answer.barriers) == 1)
@@ -405,7 +405,7 @@ def test_subscription_that_pushes_nothing_expires(emulator, endpoint, push):
     """Only a push that succeeds is use: neither waiting for messages nor an endpoint that refuses them all is."""
     endpoint.answers.extend([500] * 100)
     push(expiration_policy={"ttl": 86_400})
-    gone = weakref.ref(emulator._running.engine.broker.subscriptions[SUB])
+    gone = weakref.ref(parts(emulator).engine.broker.subscriptions[SUB])
     emulator.publish(TOPIC, b"a")
     endpoint.wait_for(1)
     emulator.advance(50_000)

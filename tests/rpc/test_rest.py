@@ -20,7 +20,7 @@ from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.handlers import subscriber as handlers
 from pubsub_spark.emulator.runtime import unanswered
 from tests.rpc.certificate import self_signed
-from tests.rpc.conftest import wait_until
+from tests.rpc.conftest import parts, wait_until
 
 TOPIC, SUB = "projects/p/topics/news", "projects/p/subscriptions/all"
 SCHEMA = "projects/p/schemas/news"
@@ -245,8 +245,8 @@ def test_pull_that_waits_receives_what_rest_publishes(rest, emulator, monkeypatc
 
 def test_empty_pull_answers_before_clients_give_up(rest, emulator, monkeypatch):
     """Nothing comes, and the answer is there before the time that HTTP clients wait, which is a minute."""
-    assert handlers._PULL_WAIT_SECONDS < 60
-    monkeypatch.setattr(handlers, "_PULL_WAIT_SECONDS", 0.5)
+    assert handlers.PULL_WAIT_SECONDS < 60
+    monkeypatch.setattr(handlers, "PULL_WAIT_SECONDS", 0.5)
     set_up(emulator)
     begin = time.monotonic()
 
@@ -272,7 +272,7 @@ def response_body(connection):
 
 def deliveries_after_pull(emulator):
     """Return how often a message was delivered that was published after the end of the last Pull."""
-    broker = emulator._running.engine.broker
+    broker = parts(emulator).engine.broker
     wait_until(lambda: not broker.subscriptions[SUB].consumers.connected, seconds=5)  # its own limit is 10
     emulator.publish(TOPIC, b"a")
     return [message.deliveries for message in emulator.messages(SUB)]

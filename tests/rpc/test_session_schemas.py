@@ -99,7 +99,7 @@ class Topic:
         assert self.offsets is not None
         reader = PubSubStreamReader(query.options, query.backend, Rows(query.options, query.backend, query.reader))
         for partition in query.session.partitions(*self.offsets):
-            staged_schemas._answers.clear()
+            staged_schemas.cached_answers.clear()
             for batch in reader.read(pickle.loads(pickle.dumps(partition))):
                 rows += batch.drop_columns(["attributes", "publish_time"]).to_pylist()
         return rows

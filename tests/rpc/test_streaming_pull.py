@@ -13,6 +13,7 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api import protos
 from tests.conftest import Names
+from tests.rpc.conftest import parts
 
 
 class Stream:
@@ -295,7 +296,7 @@ def test_nothing_piles_up(emulator, channel, subscription, names):
         while emulator.streams():
             threading.Event().wait(0.001)
         emulator.advance(10)
-    broker = emulator._running.engine.broker
+    broker = parts(emulator).engine.broker
     kept = broker.subscriptions[subscription]
 
     assert not kept.consumers.connected

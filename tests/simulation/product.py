@@ -25,8 +25,8 @@ __all__ = ["Budget", "MissingFile", "Offset", "begin", "driver", "read", "staged
 
 def begin() -> None:
     """Clear the caches of this process, left from the last history."""
-    partition_pull._excluded.clear()
-    partition_reader._check_token_once.cache_clear()
+    partition_pull.excluded_ids.clear()
+    partition_reader.check_token_once.cache_clear()
 
 
 def driver(
@@ -61,7 +61,7 @@ def read(
     messages = partition_reader.read(partition, options, backend, runtime)
     if reader is None:
         return messages
-    schemas._answers.clear()  # a process of its own
+    schemas.cached_answers.clear()  # a process of its own
     name = partition.reader if isinstance(partition, StagedPartition) else None
     staged = schemas.StagedSchemas(partition.staging, partition.batch, name)
     return Rows(options, backend, reader).of(messages, partial(partition_reader.count_malformed, partition), staged)

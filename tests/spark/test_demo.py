@@ -86,8 +86,8 @@ def test_leased_messages_are_waited_for(
             subscriber.modify_ack_deadline(subscription=pubsub.subscription, ack_ids=ack_ids, ack_deadline_seconds=15)
         return read(spark, pubsub, *more)
 
-    read = demo._read
-    monkeypatch.setattr(demo, "_read", read_while_some_are_leased)
+    read = demo.read_flights
+    monkeypatch.setattr(demo, "read_flights", read_while_some_are_leased)
 
     assert demo.run(emulator.endpoint, tmp_path, 100, console)
 

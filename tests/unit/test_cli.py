@@ -31,10 +31,10 @@ def test_help_names_the_commands():
 
 def test_every_command_of_a_module_is_known():
     """Commands are imported by a table, which has all of them."""
-    families = {module: {*cli._family(module)} for module in cli._MODULES.values()}
+    families = {module: {*cli.commands_of(module)} for module in cli.MODULES.values()}
 
-    assert {*cli._MODULES} == {*chain(*families.values())}
-    assert all(name in families[module] for name, module in cli._MODULES.items())
+    assert {*cli.MODULES} == {*chain(*families.values())}
+    assert all(name in families[module] for name, module in cli.MODULES.items())
 
 
 def test_every_command_prints_json():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -101,7 +103,8 @@ def test_memory_is_released_when_work_is_over(
     monkeypatch.setattr("pubsub_spark.memory.time.sleep", sleep)
     monkeypatch.setattr("pubsub_spark.memory.time.process_time", lambda: clock[0])
     monkeypatch.setattr(ctypes, "CDLL", lambda _: Library())
+    monkeypatch.setattr(threading, "Thread", lambda target, **_: SimpleNamespace(start=target))
     with pytest.raises(ReleasedError):
-        memory._release_when_idle()
+        memory.release_when_idle()
 
     assert ([] if releases_at is None else [releases_at]) == released

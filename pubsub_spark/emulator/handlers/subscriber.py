@@ -47,7 +47,7 @@ _MUTABLE = frozenset(
 )
 AT_ONCE = 100  # messages that are transformed together: the first waits for the last
 _FAILED_PAUSE_SECONDS = 0.1
-_PULL_WAIT_SECONDS = 10.0  # an empty Pull answers well before clients time out after 60 s
+PULL_WAIT_SECONDS = 10.0  # an empty Pull answers well before clients time out after 60 s
 _PULL_MARGIN_SECONDS = 0.25  # and, with a shorter deadline, this long before it
 
 
@@ -300,8 +300,8 @@ def _configure(broker: Broker, subscription: Subscription, changed: Any, now: fl
 
 
 def _wait_seconds(deadline: float | None, now: float) -> float:
-    remaining = _PULL_WAIT_SECONDS if deadline is None else deadline - now - _PULL_MARGIN_SECONDS
-    return max(0.0, min(_PULL_WAIT_SECONDS, remaining))
+    remaining = PULL_WAIT_SECONDS if deadline is None else deadline - now - _PULL_MARGIN_SECONDS
+    return max(0.0, min(PULL_WAIT_SECONDS, remaining))
 
 
 def _check_dead_letter(broker: Broker, kept: Any) -> None:

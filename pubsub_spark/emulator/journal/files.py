@@ -46,7 +46,7 @@ class DataDirError(Exception):
     """A data directory cannot be used: another emulator's, newer, damaged, or not readable."""
 
 
-class _PlainPickler(pickle.Pickler):
+class PlainPickler(pickle.Pickler):
     """It refuses at once data that could not be read again."""
 
     def reducer_override(self, value: Any) -> Any:
@@ -142,7 +142,7 @@ class LogFile:
     def append(self, group: Sequence[Command]) -> int:
         """Write commands as one row, and return its size in bytes. They are kept when this returns."""
         buffer = io.BytesIO()
-        _PlainPickler(buffer, 5).dump(list(map(tuple, group)))
+        PlainPickler(buffer, 5).dump(list(map(tuple, group)))
         content = buffer.getvalue()
         checksum = zlib.crc32(content, self._checksum)
         # One statement instead of a transaction around it: each statement releases Python's lock and waits for it
@@ -286,7 +286,7 @@ def write_base(directory: Path, number: int, content: Any) -> None:
         database.execute("CREATE TABLE chunks (number INTEGER PRIMARY KEY, checksum INTEGER, content BLOB)")
         database.execute("BEGIN")
         with io.BufferedWriter(_ChunkWriter(database), _CHUNK_BYTES) as file:
-            _PlainPickler(file, 5).dump(content)
+            PlainPickler(file, 5).dump(content)
         database.execute("COMMIT")
     with unfinished.open("rb+") as written:
         os.fsync(written.fileno())

@@ -31,7 +31,7 @@ from pubsub_spark.emulator.state.state import State
 
 _log = logging.getLogger("pubsub_spark.emulator")
 
-_MIN_LOG_BYTES = 128 << 20  # before a new base is written. The log must also be larger than the base
+MIN_LOG_BYTES = 128 << 20  # before a new base is written. The log must also be larger than the base
 _COMMAND_BYTES = 1000  # of a base, which are read as fast as one command is carried out
 _PRUNED_ROWS = 16  # after each group. More than are written, but so few that no caller waits for it
 _MAX_GROUP_COMMANDS = 64  # a Publish has at most 10 MB, and a row of SQLite at most 1 GB
@@ -168,7 +168,7 @@ class Journal:
         if self._compaction is None:
             base_bytes = self._base_bytes()
             # A base lacks the next choices of chaos.
-            if self._log_bytes > max(_MIN_LOG_BYTES, base_bytes) and not self._is_chaotic:
+            if self._log_bytes > max(MIN_LOG_BYTES, base_bytes) and not self._is_chaotic:
                 self._begin_compaction()
         elif self._compaction.poll() is not None:
             self._end_compaction(self._compaction)

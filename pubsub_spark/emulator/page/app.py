@@ -71,7 +71,7 @@ class PageApp:
             "metrics": METRICS,
             "clock": parts.engine.clock,
             "version": metadata.version("pubsub-spark"),
-            "documentation": _documentation(),
+            "documentation": documentation_url(),
         }
         table = [
             Route("/page/static/{name}", _static),
@@ -169,7 +169,7 @@ def _done(query: Query) -> str:
         return ""
 
 
-def _documentation() -> str:
+def documentation_url() -> str:
     known: list[str] = metadata.metadata("pubsub-spark").get_all("Project-URL", [])
     return next((entry.partition(", ")[2] for entry in known if entry.startswith("Documentation, ")), "")
 

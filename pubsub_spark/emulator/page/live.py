@@ -21,8 +21,8 @@ from pubsub_spark.emulator.state.events import Acked, Cleared, Created, Deleted,
 
 _log = logging.getLogger("pubsub_spark.emulator")
 
-_TICK_SECONDS = 1.0
-_LINGER_TICKS = 10
+TICK_SECONDS = 1.0
+LINGER_TICKS = 10
 _SAMPLES = 60
 _WIDTH, _HEIGHT = 600, 100  # of a chart, in units of its own
 EVERYTHING = "*"  # the sum of all topics and subscriptions
@@ -108,7 +108,7 @@ class Live:
 
     def samples(self, name: str, broker: Broker, now: float) -> list[Sample]:
         """The last sample is one of now. The caller holds the lock."""
-        sample, known = self._sampled(name, broker, now, Counter(), _TICK_SECONDS), self._samples.get(name, ())
+        sample, known = self._sampled(name, broker, now, Counter(), TICK_SECONDS), self._samples.get(name, ())
         if sample is not None and known:
             sample = sample._replace(published=known[-1].published, acked=known[-1].acked)
         return [*known, sample] if sample else []
@@ -117,8 +117,8 @@ class Live:
         loop = asyncio.get_running_loop()
         idle, last = 0, loop.time()
         try:
-            while idle < _LINGER_TICKS:
-                await asyncio.sleep(_TICK_SECONDS)
+            while idle < LINGER_TICKS:
+                await asyncio.sleep(TICK_SECONDS)
                 idle = 0 if self._viewers else idle + 1
                 passed, last = loop.time() - last, loop.time()
                 self._add_samples(passed)

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
-_LIMIT_SECONDS = 0.5  # for one message, as the service documents
-_MAX_MEMORY_BYTES = 128 * 1024 * 1024
+LIMIT_SECONDS = 0.5  # for one message, as the service documents
+MAX_MEMORY_BYTES = 128 * 1024 * 1024
 _MAX_DATA_BYTES = 10_000_000  # of one message, published or transformed
 _NAME = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 _FIELDS = frozenset({"data", "attributes"})
@@ -88,14 +88,14 @@ class Function:
         import py_mini_racer
 
         try:
-            return _answers(context.call("pubsubTransformAll", batch, timeout_sec=_LIMIT_SECONDS), len(batch))
+            return _answers(context.call("pubsubTransformAll", batch, timeout_sec=LIMIT_SECONDS), len(batch))
         except py_mini_racer.JSTimeoutException:
             _wait_for_end(context)
-            why = f"it took longer than {_LIMIT_SECONDS * 1000:.0f} ms"
+            why = f"it took longer than {LIMIT_SECONDS * 1000:.0f} ms"
         except py_mini_racer.JSOOMException:
             self._context = None
             self._close()
-            why = f"it needed more than {_MAX_MEMORY_BYTES >> 20} MB"
+            why = f"it needed more than {MAX_MEMORY_BYTES >> 20} MB"
         except Exception:  # of V8, or of the functions that write JSON, if the code has changed them
             why = "its result or exception has no JSON"
         if len(batch) > 1:
@@ -113,18 +113,18 @@ class Function:
         context = _V8.submit(py_mini_racer.MiniRacer).result()
         self._close = weakref.finalize(self, _V8.submit, context.close)
         self._close.atexit = False
-        context.set_hard_memory_limit(_MAX_MEMORY_BYTES)
+        context.set_hard_memory_limit(MAX_MEMORY_BYTES)
         try:
-            context.eval(self._code, timeout_sec=_LIMIT_SECONDS)
-            if context.eval(f"typeof {self.name}", timeout_sec=_LIMIT_SECONDS) != "function":
+            context.eval(self._code, timeout_sec=LIMIT_SECONDS)
+            if context.eval(f"typeof {self.name}", timeout_sec=LIMIT_SECONDS) != "function":
                 raise TransformError("the code has no function of that name")
             context.eval(_CALLER % self.name)
             self._context = context
         except py_mini_racer.JSTimeoutException:
             _wait_for_end(context)
-            raise TransformError(f"its code took longer than {_LIMIT_SECONDS * 1000:.0f} ms to load") from None
+            raise TransformError(f"its code took longer than {LIMIT_SECONDS * 1000:.0f} ms to load") from None
         except py_mini_racer.JSOOMException:
-            raise TransformError(f"its code needed more than {_MAX_MEMORY_BYTES >> 20} MB to load") from None
+            raise TransformError(f"its code needed more than {MAX_MEMORY_BYTES >> 20} MB to load") from None
         except py_mini_racer.JSEvalException as error:
             raise TransformError(_first_line(error)) from None
         finally:
@@ -138,7 +138,7 @@ def _wait_for_end(context: Any) -> None:
     import py_mini_racer
 
     with contextlib.suppress(py_mini_racer.JSEvalException):
-        context.eval("0", timeout_sec=_LIMIT_SECONDS)
+        context.eval("0", timeout_sec=LIMIT_SECONDS)
 
 
 def _given(message: Transformable) -> tuple[dict[str, Any], Mapping[str, str]] | None:

@@ -1,7 +1,7 @@
 """The latest events of each subscription's messages, and the latest messages of each topic. The page shows them.
 
-A batch is one entry with the numbers of its leases. Memory is bounded: `_STEPS` steps of messages per subscription, and
-`_LATEST` messages of at most `_LARGEST_BYTES` per topic.
+A batch is one entry with the numbers of its leases. Memory is bounded: `MAX_STEPS` steps of messages per subscription,
+and `_LATEST` messages of at most `_LARGEST_BYTES` per topic.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pubsub_spark.emulator.state.events import (
 )
 from pubsub_spark.emulator.state.message import Message, Publication
 
-_STEPS = 2000  # of messages, of one subscription. A batch counts once for each of its messages
+MAX_STEPS = 2000  # of messages, of one subscription. A batch counts once for each of its messages
 _LATEST = 50
 _LARGEST_BYTES = 16_384
 
@@ -62,7 +62,7 @@ class _Log:
         self.entries.append(entry)
         self._steps += len(entry.numbers) or 1
         # The newest entries stay, however many messages they have: a batch and its ack.
-        while self._steps > _STEPS and len(self.entries) > 2:
+        while self._steps > MAX_STEPS and len(self.entries) > 2:
             self._steps -= len(self.entries.popleft().numbers) or 1
 
 

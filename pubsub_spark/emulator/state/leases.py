@@ -23,7 +23,7 @@ from pubsub_spark.emulator.state.delivery import Consumer, Delivery
 from pubsub_spark.emulator.state.message import Message, Publication
 from pubsub_spark.emulator.state.wire_format import SPAN
 
-_MAX_ACKED_NUMBERS = 100_000
+MAX_ACKED_NUMBERS = 100_000
 _SPARE_ENTRIES = 1000  # beyond two for each lease, before they are tidied
 
 
@@ -334,5 +334,5 @@ class AckedNumbers(OrderedDict[int, None]):
     def add(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             self[number] = None
-            if len(self) > _MAX_ACKED_NUMBERS:
+            if len(self) > MAX_ACKED_NUMBERS:
                 self.popitem(last=False)

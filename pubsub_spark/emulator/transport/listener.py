@@ -27,7 +27,7 @@ _FRAME_HEADER_BYTES = 9  # of HTTP/2: length (3), type, flags, stream (4)
 _PING = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00"
 _PING_ACK = b"\x00\x00\x08\x06\x01\x00\x00\x00\x00"
 _PING_ACK_BYTES = _FRAME_HEADER_BYTES + 8
-_HELLO_SECONDS = 10  # for a connection to send its first bytes, or to agree on keys
+HELLO_SECONDS = 10  # for a connection to send its first bytes, or to agree on keys
 _BACKLOG = 1024
 _BUFFER_BYTES = 1 << 20  # on their way to a connection that is slower than the other
 
@@ -213,7 +213,7 @@ class _Opening(asyncio.Protocol):
     async def _open(self) -> None:
         listener, accepted = self._listener, self._transport
         try:
-            async with asyncio.timeout(_HELLO_SECONDS):
+            async with asyncio.timeout(HELLO_SECONDS):
                 is_grpc = await (self._speaks_grpc() if listener.tls is None else self._encrypt(listener.tls))
             if is_grpc:
                 await self._pass_on()
@@ -235,7 +235,7 @@ class _Opening(asyncio.Protocol):
 
     async def _encrypt(self, tls: ssl.SSLContext) -> bool:
         encrypted = await asyncio.get_running_loop().start_tls(
-            self._transport, self, tls, server_side=True, ssl_handshake_timeout=_HELLO_SECONDS
+            self._transport, self, tls, server_side=True, ssl_handshake_timeout=HELLO_SECONDS
         )
         if encrypted is None:
             raise ConnectionAbortedError("The client left when the keys were agreed on.")

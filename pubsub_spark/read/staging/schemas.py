@@ -29,7 +29,7 @@ ReaderSchema: TypeAlias = TopicSchema | JsonSchema
 Fetch = Callable[[str], SchemaRevision]
 
 _MAX_CACHED_ANSWERS = 256
-_answers: dict[tuple[Staging, str], dict[str, Any]] = {}  # the answers that this process has read, which never change
+cached_answers: dict[tuple[Staging, str], dict[str, Any]] = {}  # by this process. They never change
 _log = logging.getLogger(__name__)
 
 
@@ -100,14 +100,14 @@ class StagedSchemas:
     def _stored(self, path: str) -> dict[str, Any] | None:
         """Return a staged answer, or None. A damaged file answers for no batch."""
         key = self.staging, path
-        if key not in _answers and (content := self.staging.read(path)) is not None:
-            if len(_answers) >= _MAX_CACHED_ANSWERS:
-                _answers.clear()
+        if key not in cached_answers and (content := self.staging.read(path)) is not None:
+            if len(cached_answers) >= _MAX_CACHED_ANSWERS:
+                cached_answers.clear()
             try:
-                _answers[key] = json.loads(bytes(content))
+                cached_answers[key] = json.loads(bytes(content))
             except ValueError:  # cut short by a power loss
-                _answers[key] = {"reason": "", "until": 0}
-        return _answers.get(key)
+                cached_answers[key] = {"reason": "", "until": 0}
+        return cached_answers.get(key)
 
 
 def _serialized(schema: ReaderSchema) -> bytes:

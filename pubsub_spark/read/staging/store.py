@@ -38,7 +38,7 @@ from .part import Buffer
 T = TypeVar("T")
 # How many levels below its root exist before anyone writes: `/Volumes/CATALOG/SCHEMA/VOLUME` on Databricks, and the
 # disks on macOS, where `/Volumes/DISK` is one that is mounted.
-_MOUNTED_LEVELS = {"/Volumes": 3, "/dbfs": 0, "/Workspace": 0}
+MOUNTED_LEVELS = {"/Volumes": 3, "/dbfs": 0, "/Workspace": 0}
 _VOLUMES_LEVELS_OF_MACOS = 1
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):")  # also the drive of a Windows path
 # Scheme -> where the credentials come from. obstore reads the environment variables.
@@ -66,7 +66,7 @@ _OBSTORE_VARIABLES = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SKIP_SIGNATURE")
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 # For which obstore repeats a request with the signature and token of its first attempt, which expire. An error that
 # comes earlier was not retryable.
-_REQUEST_SECONDS = 10.0
+REQUEST_SECONDS = 10.0
 _METADATA_SECONDS = 20.0  # the wait for a metadata server, as Pub/Sub's default of `connectTimeout`
 _OUTAGE_SECONDS = 300.0  # the wait through an outage without `failAfter`
 _TEMPORARY = ".unfinished-"  # in the name of a local file until it is durable
@@ -123,7 +123,7 @@ def default_location() -> str:
 
 def mounted_folder(folder: Path, platform: str) -> Path | None:
     """Return the folder above (or the same) that is mounted and never made, or None. platform: as `sys.platform`."""
-    for top, levels in _MOUNTED_LEVELS.items():
+    for top, levels in MOUNTED_LEVELS.items():
         if folder.is_relative_to(top):
             if top == "/Volumes" and platform == "darwin":
                 levels = _VOLUMES_LEVELS_OF_MACOS
@@ -217,7 +217,7 @@ class Store:
     def _store(self) -> Any:
         """The obstore store. An empty one for a local folder that does not exist, which the first write makes."""
         folder = _folder(self.location)
-        return _connected(self) if folder is None or folder.exists() else MemoryStore()
+        return connected(self) if folder is None or folder.exists() else MemoryStore()
 
     def _write(self, path: str, buffers: Sequence[Buffer], is_new: bool) -> None:
         mode: Any = "create" if is_new else "overwrite"
@@ -287,7 +287,7 @@ class Store:
 
     @property
     def _request_seconds(self) -> float:
-        return min(_REQUEST_SECONDS, self.fail_after)
+        return min(REQUEST_SECONDS, self.fail_after)
 
     def _refused(self, error: Exception) -> StagingError:
         if isinstance(error, _MISSING) and not self.is_local:  # files that may be missing are among `passed`
@@ -322,7 +322,7 @@ def _folder(location: str) -> Path | None:
 
 
 @lru_cache(maxsize=16)
-def _connected(store: Store) -> Any:
+def connected(store: Store) -> Any:
     """Return the obstore store, one in each process. Raises StagingError if it cannot be opened."""
     folder, scheme = _folder(store.location), _scheme(store.location)
     settings: dict[str, Any] = {

@@ -45,7 +45,7 @@ _LISTINGS = 5  # of files that are merged meanwhile
 _ACK_SECONDS = 10.0  # to acknowledge redeliveries, retries included
 _SURPLUS_WAIT_SECONDS = 0.05  # for a first message. It also drains its stream
 _LATEST_PARTS = 2  # that a surplus task looks at
-_excluded: dict[tuple[Staging, str], IdSet] = {}  # by file, for the last part that this process has pulled
+excluded_ids: dict[tuple[Staging, str], IdSet] = {}  # by file, for the last part that this process has pulled
 
 
 @dataclass
@@ -194,7 +194,7 @@ def _ids_in_doubt(staging: Staging) -> list[IdSet]:
 
 def _excluded_ids(staging: Staging, paths: Sequence[str]) -> list[IdSet]:
     """Return the ids in these files. A reused worker reads only new files."""
-    known = {(staging, path): _excluded.get((staging, path)) for path in paths}
-    _excluded.clear()
-    _excluded.update({key: ids or IdSet(staging.read_ids(key[1])[0]) for key, ids in known.items()})
-    return list(_excluded.values())
+    known = {(staging, path): excluded_ids.get((staging, path)) for path in paths}
+    excluded_ids.clear()
+    excluded_ids.update({key: ids or IdSet(staging.read_ids(key[1])[0]) for key, ids in known.items()})
+    return list(excluded_ids.values())

@@ -45,7 +45,7 @@ def read(
     partition: Partition, options: ReadOptions, backend: Backend, runtime: Runtime = SYSTEM
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a partition, as record batches of the schema MESSAGES."""
-    _check_token_once(partition.staging)
+    check_token_once(partition.staging)
     match partition:
         case DriverPartition():
             yield from staged_part.messages(partition.content)
@@ -68,7 +68,7 @@ def count_malformed(partition: Partition, count: int) -> None:
 
 
 @lru_cache(maxsize=64)
-def _check_token_once(staging: Staging) -> None:
+def check_token_once(staging: Staging) -> None:
     staging.check_token()
 
 

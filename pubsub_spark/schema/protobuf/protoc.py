@@ -39,7 +39,7 @@ _CACHED_TEXTS: Final = 64
 
 # The interpreter is isolated (`-I`) from environment variables that change its behaviour. It finds modules where this
 # process does. The variable is grpc_tools' switch for its import hooks, which take time.
-_COMMAND: Final = (
+COMMAND: Final = (
     "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
     "from grpc_tools import protoc; sys.exit(protoc.main(sys.argv))"
 )
@@ -64,13 +64,13 @@ def compile_text(text: str) -> FileDescriptorSet:
         line, start = text.count("\n", 0, control.start()) + 1, text.rfind("\n", 0, control.start())
         raise InvalidSchema(f"The definition has a control character at line {line}, column {control.start() - start}")
     try:
-        return FileDescriptorSet.FromString(_compile(text))
+        return FileDescriptorSet.FromString(run_compiler(text))
     except DecodeError:  # from a protoc that nests deeper than protobuf reads
         raise InvalidSchema("The definition is nested too deeply") from None
 
 
 @lru_cache(_CACHED_TEXTS)
-def _compile(text: str) -> bytes:
+def run_compiler(text: str) -> bytes:
     try:
         source = text.encode()
     except UnicodeEncodeError:
@@ -81,7 +81,7 @@ def _compile(text: str) -> bytes:
         raise ModuleNotFoundError(
             "Protobuf schemas need `grpcio-tools`. Install pubsub-spark with its extra `protoc`", name="grpc_tools"
         ) from None
-    command = [sys.executable, "-I", "-c", _COMMAND, "\n".join(filter(None, sys.path))]
+    command = [sys.executable, "-I", "-c", COMMAND, "\n".join(filter(None, sys.path))]
     arguments = [
         f"--proto_path={SCHEMA_FILE}={_PIPE_IN}",
         *(f"--proto_path={name}={name}" for name in WELL_KNOWN),  # relative to the working directory

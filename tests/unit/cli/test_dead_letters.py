@@ -7,7 +7,7 @@ from typing import Any
 
 from google.pubsub_v1 import types
 
-from pubsub_spark.cli.dead_letters import _Pulled, _requests
+from pubsub_spark.cli.dead_letters import Pulled, split_requests
 
 SUB = "projects/p/subscriptions/dead"
 
@@ -34,14 +34,14 @@ class _Admin:
         self.lease(subscription, ack_ids, 0)
 
 
-def letters(pulled: _Pulled) -> Any:
+def letters(pulled: Pulled) -> Any:
     return pulled.letters(lambda _: True, 0.01, 10, SimpleQueue())
 
 
 def test_a_redelivery_is_no_second_dead_letter():
     """The last ack id of a held message counts. A message that was already redriven is acknowledged again."""
     admin: Any = _Admin([("a1", "a"), ("b1", "b")], [("a2", "a"), ("b2", "b")])
-    pulled = _Pulled(admin, SUB)
+    pulled = Pulled(admin, SUB)
     run = letters(pulled)
     a, _ = next(run)
     pulled.acknowledge([a])
@@ -57,8 +57,8 @@ def test_requests_are_within_the_limits_of_pubsub():
     """A request has at most 1000 messages and 9 MB of payload."""
     sizes = [5_000_000, 5_000_000, *[1] * 1500]
     admin: Any = _Admin([(f"ack{n}", f"m{n}") for n in range(len(sizes))])
-    [made] = letters(_Pulled(admin, SUB))
+    [made] = letters(Pulled(admin, SUB))
     for letter, size in zip(made, sizes, strict=True):
         letter.received.message.data = b"x" * size
 
-    assert [1, 1000, 501] == [len(request) for request in _requests(made)]
+    assert [1, 1000, 501] == [len(request) for request in split_requests(made)]

@@ -129,7 +129,7 @@ def test_ack_latency_is_from_delivery_to_ack(measured):
 
 def test_only_so_many_deliveries_are_kept(measured, monkeypatch):
     """Unacknowledged deliveries are forgotten beyond a number, and their acks are in no histogram."""
-    monkeypatch.setattr(module, "_MAX_BATCHES", 2)
+    monkeypatch.setattr(module, "MAX_BATCHES", 2)
     measured.publish("a", "b", "c")
     held = [each for _ in range(3) for each in measured.pull(most=1)]
 
@@ -141,7 +141,7 @@ def test_only_so_many_deliveries_are_kept(measured, monkeypatch):
 
 def test_an_acknowledged_delivery_takes_no_room(measured, monkeypatch):
     """Deliveries that were acknowledged do not count towards that number."""
-    monkeypatch.setattr(module, "_MAX_BATCHES", 2)
+    monkeypatch.setattr(module, "MAX_BATCHES", 2)
     measured.publish("a", "b", "c", "d")
     [held] = measured.pull(most=1)
     for _ in range(3):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -20,6 +23,10 @@ ASPECTS = {
     "codec/protobuf/test_names.py",
     "codec/protobuf/test_well_known_names.py",
 }
+
+# Reads of the product's private names in tests: the memory of leases, and the parts and verbs of an emulator.
+MAX_PRIVATE_READS = 13
+OF_NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}
 
 
 def module_test_files():
@@ -48,3 +55,35 @@ def test_no_folder_of_unit_tests_is_without_its_package():
     folders = {place.parent for place in module_test_files()}
 
     assert [] == [folder.as_posix() for folder in sorted(folders) if not (PACKAGE / folder).is_dir()]
+
+
+def private_reads(tree: ast.AST) -> Iterator[str]:
+    """Yield the private names that a test reads from other objects or modules, or sets there."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(ast.Name("self" | "cls") | ast.Call(ast.Name("super"))):
+                pass
+            case ast.Attribute(attr=name):
+                yield name
+            case ast.ImportFrom(module=str(module), names=names) if module.startswith("pubsub_spark"):
+                yield from (alias.name for alias in names)
+            case ast.Call(ast.Name("getattr" | "setattr"), [ast.Name("self"), *_]):
+                pass
+            case ast.Call(
+                ast.Name("getattr" | "setattr") | ast.Attribute(attr="setattr"), [_, ast.Constant(str(name)), *_]
+            ):
+                yield name
+
+
+def test_few_private_names_are_read():
+    """Tests read the product by its public names. The number of exceptions may only fall."""
+    package = " ".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    known = {*re.findall(r"\b_[A-Za-z]\w*", package)} - OF_NAMED_TUPLES
+    reads = [
+        (path.relative_to(ROOT).as_posix(), name)
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for name in private_reads(ast.parse(path.read_text()))
+        if name in known
+    ]
+
+    assert len(reads) == MAX_PRIVATE_READS, reads

@@ -97,13 +97,13 @@ def test_no_message_makes_no_request():
 def test_requests_are_encoded_a_few_at_a_time(count, monkeypatch):
     """However many bytes there are, no more than a few megabytes are encoded before the first is sent."""
     encoded = []
-    encode = requests._encode
+    encode = requests.encode
 
     def counted(*args):
         encoded.append(1)
         return encode(*args)
 
-    monkeypatch.setattr(requests, "_encode", counted)
+    monkeypatch.setattr(requests, "encode", counted)
     batch = pa.RecordBatch.from_pydict({"data": pa.array([b"x" * 10_000] * count)})
 
     next(iter(requests.encoded_requests(batch, limits.message_sizes(batch), TOPIC, 1000, 1_000_000)))

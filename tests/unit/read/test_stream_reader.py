@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
 from pubsub_spark.backend import EmulatorBackend, GcpBackend
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read import stream_reader
+from pubsub_spark.read.driver import query_driver
 from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.rows import Rows
 from pubsub_spark.read.stream_reader import PubSubStreamReader, SigtermHandler, budget, is_once
@@ -95,13 +96,16 @@ def test_all_at_once_is_one_batch():
 
 def test_store_has_the_credentials_of_pubsub_and_fail_after(monkeypatch: pytest.MonkeyPatch):
     """Tasks also need the credentials of `gs://`. The driver's store is the one that its partitions carry there."""
-    monkeypatch.setattr(stream_reader._sigterm, "install", lambda: None)
+    monkeypatch.setattr(SigtermHandler, "install", lambda _: None)
     monkeypatch.setattr("pubsub_spark.logs.to_stderr", lambda level: None)
     options = ReadOptions(
         subscription_id="projects/p/subscriptions/sub", staging_location="gs://bucket/x", fail_after=60.0
     )
     backend = GcpBackend(credentials_json='{"type": "service_account"}')
-    store = PubSubStreamReader(options, backend, Rows(options, backend))._running()._start.store
+    driver = Mock()
+    monkeypatch.setattr(query_driver, "QueryDriver", driver)
+    PubSubStreamReader(options, backend, Rows(options, backend)).reportLatestOffset()
+    store = driver.call_args.args[2]
 
     assert ("gs://bucket/x", '{"type": "service_account"}', 60.0) == (
         store.location,

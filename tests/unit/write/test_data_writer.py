@@ -204,7 +204,7 @@ def test_keys_share_requests_across_arrow_batches(pubsub):
 
 def test_buffered_messages_are_bounded(pubsub, monkeypatch):
     """However many rows there are, a limited number of bytes of messages is buffered before they are published."""
-    monkeypatch.setattr(data_writer, "_MAX_BUFFERED_BYTES", 1000)
+    monkeypatch.setattr(data_writer, "MAX_BUFFERED_BYTES", 1000)
     buffered = []
     encoded_requests = requests.encoded_requests
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import types as spark
 
-from pubsub_spark.backend import EmulatorBackend
+from pubsub_spark.backend import EmulatorBackend, schemas
 from pubsub_spark.codec.registry import SchemaRevision, TopicSchema
 from pubsub_spark.errors import SchemaError, ServiceError
 from pubsub_spark.options import WriteOptions
@@ -28,7 +28,7 @@ class Service:
         self.asked = 0
         self.answer: TopicSchema | Exception | None = SCHEMA
 
-    def __call__(self, backend, topic):
+    def __call__(self, admin, topic):
         self.asked += 1
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -39,8 +39,8 @@ class Service:
 def service(monkeypatch: pytest.MonkeyPatch) -> Service:
     """Return the service of one test. Nothing is kept from the test before."""
     made = Service()
-    monkeypatch.setattr(plan, "_get_topic_schema", made)
-    monkeypatch.setattr(plan, "_schema_cache", {})
+    monkeypatch.setattr(schemas, "of_topic", made)
+    monkeypatch.setattr(plan, "schema_cache", {})
     return made
 
 
@@ -80,9 +80,11 @@ def test_a_stream_asks_once_in_ten_seconds(service, monkeypatch):
 
 def test_a_stream_goes_on_while_the_service_does_not_answer(service, monkeypatch):
     """A stream continues with its cached schema while the service does not answer. Without one it cannot begin."""
-    monkeypatch.setattr(plan, "_SCHEMA_CACHE_SECONDS", -1.0)
+    now = [1000.0]
+    monkeypatch.setattr(plan, "time", SimpleNamespace(monotonic=lambda: now[0]))
     plan.plan_stream_write(options(), BACKEND, NUMBERS)
     service.answer = ServiceError("it did not answer")
+    now[0] += 10.1
 
     assert SCHEMA == plan.plan_stream_write(options(), BACKEND, NUMBERS).topic_schema
     with pytest.raises(ServiceError):

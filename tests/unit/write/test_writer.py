@@ -16,7 +16,7 @@ from pubsub_spark.errors import OptionsError, SchemaError
 from pubsub_spark.options import WriteOptions
 from pubsub_spark.write import WriteSummary
 from pubsub_spark.write.metrics import WriteMetrics
-from pubsub_spark.write.writer import PublishCommitMessage, PubSubBatchWriter, PubSubStreamWriter, _to_arrow
+from pubsub_spark.write.writer import PublishCommitMessage, PubSubBatchWriter, PubSubStreamWriter, rows_to_arrow
 
 OPTIONS = WriteOptions.parse({"topicId": "projects/p/topics/ttt"}, {})
 BACKEND = EmulatorBackend("nowhere:1")
@@ -117,8 +117,8 @@ def test_rows_become_arrow_batches():
     columns = spark.StructType(
         [spark.StructField("data", spark.StringType()), spark.StructField("n", spark.LongType())]
     )
-    batches = list(_to_arrow(iter([Row(data=str(n), n=n) for n in range(10_001)]), columns))
+    batches = list(rows_to_arrow(iter([Row(data=str(n), n=n) for n in range(10_001)]), columns))
 
     assert [10_000, 1] == [len(batch) for batch in batches]
     assert {"data": "10000", "n": 10_000} == batches[1].to_pylist()[0]
-    assert [] == list(_to_arrow(iter([]), columns))
+    assert [] == list(rows_to_arrow(iter([]), columns))

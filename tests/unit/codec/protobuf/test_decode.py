@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pubsub_spark.codec import protobuf as codec
+from pubsub_spark.codec.protobuf import ptars_schema
 from pubsub_spark.codec.protobuf.column_tree import SCALARS, build_column_tree
 from pubsub_spark.codec.protobuf.decode import ProtobufDecoder
 from pubsub_spark.codec.spark_types import struct_type
@@ -393,15 +394,15 @@ class PanicException(BaseException):
 
 
 @pytest.mark.parametrize("failure", [PanicException("boom"), ValueError("cannot")])
-def test_what_ptars_cannot_read_is_read_from_objects(failure):
+def test_what_ptars_cannot_read_is_read_from_objects(failure, monkeypatch):
     """A message that upb has written and ptars cannot read is read by the slower row reader instead of lost."""
 
     class Failing:
         def list_to_record_batch(self, payloads: list[bytes]) -> pa.RecordBatch:
             raise failure
 
+    monkeypatch.setattr(ptars_schema, "batch_reader", lambda _: Failing())
     decoder = ProtobufDecoder(parse(proto3("int32 i = 1;")))
-    decoder._batch = Failing()
 
     value, error = decoder.decode(pa.array([b"\x08\x01", b"", b"\xff"], pa.binary()))
 
@@ -409,15 +410,15 @@ def test_what_ptars_cannot_read_is_read_from_objects(failure):
     assert [None, None, "The message breaks off in a number at byte 0"] == error.to_pylist()
 
 
-def test_an_interrupt_is_not_swallowed():
+def test_an_interrupt_is_not_swallowed(monkeypatch):
     """A KeyboardInterrupt inside ptars is raised. Only its panics are handled."""
 
     class Interrupted:
         def list_to_record_batch(self, payloads: list[bytes]) -> pa.RecordBatch:
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(ptars_schema, "batch_reader", lambda _: Interrupted())
     decoder = ProtobufDecoder(parse(proto3("int32 i = 1;")))
-    decoder._batch = Interrupted()
 
     with pytest.raises(KeyboardInterrupt):
         decoder.decode(pa.array([b""], pa.binary()))

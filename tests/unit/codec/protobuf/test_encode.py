@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.codec.protobuf import encoder, value_type
+from pubsub_spark.codec.protobuf import encoder, ptars_schema, value_type
 from pubsub_spark.codec.protobuf.encode import ProtobufEncoder
 from pubsub_spark.errors import DataError, SchemaError
 from pubsub_spark.schema.protobuf import parse
@@ -382,15 +382,15 @@ class PanicException(BaseException):
     """A panic in Rust, as Python sees it: a BaseException that is not an Exception."""
 
 
-def test_a_panic_is_an_error_of_the_data():
+def test_a_panic_is_an_error_of_the_data(monkeypatch):
     """A panic of ptars is a DataError, for example if a batch makes more bytes than an Arrow array can hold."""
 
     class Panicking:
         def record_batch_to_array(self, batch: pa.RecordBatch) -> pa.BinaryArray:
             raise PanicException("byte array offset overflow")
 
+    monkeypatch.setattr(ptars_schema, "payload_writer", lambda _: Panicking())
     protobuf_encoder = ProtobufEncoder(parse(proto3("int32 f = 1;")), "BINARY", pa.struct([("f", pa.int32())]))
-    protobuf_encoder._handler = Panicking()
 
     with pytest.raises(
         DataError, match=r"^The 2 rows of an Arrow batch cannot be written at once: ptars panicked: byte array offset"

@@ -35,10 +35,15 @@ MESSAGE = 'syntax = "proto3"; message M { int32 a = 1; }'
 
 
 @pytest.fixture
-def services() -> Iterator[Registry]:
+def engine() -> Iterator[Engine]:
     engine = Engine(State(), Clock())
-    yield Registry(engine, Faults())
+    yield engine
     engine.close()
+
+
+@pytest.fixture
+def services(engine: Engine) -> Registry:
+    return Registry(engine, Faults())
 
 
 def create(services: Registry, definition: str = ONE, kind: int = AVRO, schema_id: str = "schema") -> Any:
@@ -53,13 +58,13 @@ def commit(services: Registry, definition: str, kind: int = AVRO) -> Any:
     return services.schemas.commit_schema(protos.CommitSchemaRequest(name=SCHEMA, schema=schema))
 
 
-def test_imports_are_refused_unless_allowed(services):
+def test_imports_are_refused_unless_allowed(engine, services):
     """Pub/Sub documents that imports are not supported. The emulator may allow the well-known types, but no others."""
     timed, other = (
         f'syntax = "proto3"; import "{name}"; message M {{ int32 a = 1; }}'
         for name in ("google/protobuf/timestamp.proto", "other.proto")
     )
-    lenient = Registry(services._engine, Faults(), allow_well_known_imports=True)
+    lenient = Registry(engine, Faults(), allow_well_known_imports=True)
 
     for definition in (timed, other):
         code, sentence = refused(partial(create, services, definition, PROTOBUF))

@@ -214,7 +214,7 @@ def test_a_base_that_is_damaged_or_missing_is_refused(tmp_path: Path, damage: Ca
 
 def test_code_in_a_base_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A base is plain data. A reference to a function is refused."""
-    monkeypatch.setattr(files, "_PlainPickler", pickle.Pickler)
+    monkeypatch.setattr(files, "PlainPickler", pickle.Pickler)
     files.write_base(tmp_path, 7, shutil.rmtree)
 
     with pytest.raises(DataDirError, match=r"`shutil\.rmtree` is no plain data"):

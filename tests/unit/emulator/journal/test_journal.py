@@ -170,7 +170,7 @@ def test_a_base_is_written_by_another_process_and_begun_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: list[subprocess.Popen[bytes]]
 ):
     """When the log outgrows the base a new one is written and the rows that it has are deleted. No message is lost."""
-    monkeypatch.setattr(journal, "_MIN_LOG_BYTES", 1)
+    monkeypatch.setattr(journal, "MIN_LOG_BYTES", 1)
     found = Journal(tmp_path, now=1000.0)
     found.start()
     publish(found, times=200)
@@ -218,11 +218,11 @@ def test_a_base_is_not_written_while_there_is_chaos(
     begun: Journal, monkeypatch: pytest.MonkeyPatch, processes: list[subprocess.Popen[bytes]]
 ):
     """No base is written during chaos, because it does not contain the next choices of chaos."""
-    monkeypatch.setattr(journal, "_MIN_LOG_BYTES", 1 << 40)
+    monkeypatch.setattr(journal, "MIN_LOG_BYTES", 1 << 40)
     publish(begun)
     begun.state.broker.set_chaos(7)
     begun.flush()
-    monkeypatch.setattr(journal, "_MIN_LOG_BYTES", 1)
+    monkeypatch.setattr(journal, "MIN_LOG_BYTES", 1)
     publish(begun)
     begun.close()
 

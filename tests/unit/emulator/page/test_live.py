@@ -72,8 +72,8 @@ async def other_tasks_ended():
 
 def test_samples_are_taken_while_somebody_looks(pair, listeners, monkeypatch):
     """A viewer gets the rates of each tick. After the last viewer has left, nothing listens any more."""
-    monkeypatch.setattr(live, "_TICK_SECONDS", 0.02)
-    monkeypatch.setattr(live, "_LINGER_TICKS", 1)
+    monkeypatch.setattr(live, "TICK_SECONDS", 0.02)
+    monkeypatch.setattr(live, "LINGER_TICKS", 1)
     engine = pair.engine
 
     async def look():
@@ -100,8 +100,8 @@ def test_samples_are_taken_while_somebody_looks(pair, listeners, monkeypatch):
 
 def test_failed_sample_ends_the_events_alone(pair, listeners, monkeypatch, caplog):
     """A bug in a sample is logged, and ends the events instead of the emulator."""
-    monkeypatch.setattr(live, "_TICK_SECONDS", 0.01)
-    monkeypatch.setattr(Live, "_sampled", lambda *_: 1 / 0)
+    monkeypatch.setattr(live, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(live, "Sample", lambda *_, **__: 1 / 0)
 
     async def look():
         return [each async for each in Live(pair.engine, RecentCalls(pair.engine.now)).watch([SUBSCRIPTION])]
@@ -129,8 +129,8 @@ def test_close_ends_every_viewer(handlers):
 
 def test_viewer_after_a_pause_waits_for_the_tick(pair, monkeypatch):
     """The first viewer after a pause is sent one event per tick, and leaves the event loop free in between."""
-    monkeypatch.setattr(live, "_TICK_SECONDS", 0.01)
-    monkeypatch.setattr(live, "_LINGER_TICKS", 1)
+    monkeypatch.setattr(live, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(live, "LINGER_TICKS", 1)
 
     async def look():
         seen = Live(pair.engine, RecentCalls(pair.engine.now))
@@ -138,7 +138,7 @@ def test_viewer_after_a_pause_waits_for_the_tick(pair, monkeypatch):
         await anext(first)
         await first.aclose()
         await other_tasks_ended()
-        monkeypatch.setattr(live, "_TICK_SECONDS", 60)
+        monkeypatch.setattr(live, "TICK_SECONDS", 60)
         again = seen.watch([SUBSCRIPTION])
         await anext(again)
         second = asyncio.ensure_future(anext(again))
@@ -153,8 +153,8 @@ def test_viewer_after_a_pause_waits_for_the_tick(pair, monkeypatch):
 
 def test_viewer_of_no_resource_is_not_sent_away(pair, monkeypatch):
     """The log of calls watches no topic or subscription, and still stays live."""
-    monkeypatch.setattr(live, "_TICK_SECONDS", 0.01)
-    monkeypatch.setattr(live, "_LINGER_TICKS", 1)
+    monkeypatch.setattr(live, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(live, "LINGER_TICKS", 1)
 
     async def look():
         seen = Live(pair.engine, RecentCalls(pair.engine.now))

@@ -73,7 +73,7 @@ def test_bytes_that_are_no_text_fail():
 
 def test_endless_loop_fails_alone(monkeypatch):
     """A message that takes too long fails, its neighbours do not, and the function can be used again."""
-    monkeypatch.setattr(javascript, "_LIMIT_SECONDS", 0.25)  # with less, the others also exceed it on a busy machine
+    monkeypatch.setattr(javascript, "LIMIT_SECONDS", 0.25)  # with less, the others also exceed it on a busy machine
     function = Function("f", "function f(m) { while (m.data == 'loop'); return m; }")
 
     made = function.run([message(b"a"), message(b"loop"), message(b"b")])
@@ -85,8 +85,8 @@ def test_endless_loop_fails_alone(monkeypatch):
 
 def test_too_much_memory_fails_alone(monkeypatch):
     """A function that fills the memory loses its context. The next message has a new one."""
-    monkeypatch.setattr(javascript, "_MAX_MEMORY_BYTES", 20 << 20)
-    monkeypatch.setattr(javascript, "_LIMIT_SECONDS", 20)
+    monkeypatch.setattr(javascript, "MAX_MEMORY_BYTES", 20 << 20)
+    monkeypatch.setattr(javascript, "LIMIT_SECONDS", 20)
     code = "function f(m) { const all = []; while (m.data == 'big') all.push(new Array(100000).fill(1.5)); return m; }"
     function = Function("f", code)
 

@@ -58,10 +58,8 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def table(server: Server) -> Iterator[RestTable]:
-    table = RestTable(f"http://127.0.0.1:{server.server_port}/", "p.d.t")
-    yield table
-    table._pool.clear()
+def table(server: Server) -> RestTable:
+    return RestTable(f"http://127.0.0.1:{server.server_port}/", "p.d.t")
 
 
 def test_rows_are_inserted_with_their_types(server, table):

@@ -97,7 +97,7 @@ def test_seek_makes_acked_messages_undone():
 
 def test_what_is_kept_is_bounded(monkeypatch):
     """Old steps are dropped. The newest batch with its ack stays, whatever its size."""
-    monkeypatch.setattr(history, "_STEPS", 10)
+    monkeypatch.setattr(history, "MAX_STEPS", 10)
     story = Story()
     for _ in range(20):
         story.publish()

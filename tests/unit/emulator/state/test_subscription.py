@@ -379,7 +379,7 @@ def test_exactly_once_forgives_a_repeated_ack():
 
 def test_exactly_once_forgives_the_latest_acks(monkeypatch):
     """A repeated ack is not an error while its ack is kept. The oldest acks are forgotten."""
-    monkeypatch.setattr(module, "_MAX_ACKED_NUMBERS", 2)
+    monkeypatch.setattr(module, "MAX_ACKED_NUMBERS", 2)
     subscription = subscribed("a", "b", "c", exactly_once=True)
     numbers = list(subscription.take(Consumer(), now=0).numbers)
     subscription.ack(numbers, now=0)

@@ -129,9 +129,9 @@ def _set_environment(monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> None:
 @pytest.fixture
 def s3_faults(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
     """Yield the S3 server that the environment names. A request is repeated for a moment, without a pause after it."""
-    monkeypatch.setattr(store_module, "_REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(store_module, "REQUEST_SECONDS", 0.05)
     monkeypatch.setattr(store_module, "delays", lambda first=0.0: itertools.repeat(0.0))
-    store_module._connected.cache_clear()
+    store_module.connected.cache_clear()
     with with_faults(bucket.endpoint) as faults:
         _set_environment(monkeypatch, Bucket(faults.endpoint, bucket.name))
         yield faults
@@ -173,7 +173,7 @@ def test_short_outage_is_not_told(
     s3_faults: Faults, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """A request that succeeds within ten seconds is usual."""
-    monkeypatch.setattr(store_module, "_REQUEST_SECONDS", 10.0)
+    monkeypatch.setattr(store_module, "REQUEST_SECONDS", 10.0)
     s3_faults.statuses.extend([503, 503])
 
     assert open_store(f"{bucket.url}/x").create("a", [b"1"])
@@ -204,7 +204,7 @@ def test_refusal_is_not_repeated(s3_faults: Faults, bucket: Bucket, status: int)
 @pytest.fixture
 def google_faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
     """Yield Google's servers. Obstore and google.auth find them by the environment and by the credentials."""
-    store_module._connected.cache_clear()
+    store_module.connected.cache_clear()
     with google() as faults:
         monkeypatch.setenv("GOOGLE_BASE_URL", faults.endpoint)
         yield faults
@@ -258,7 +258,7 @@ def test_bucket_of_google_takes_the_credentials_of_pubsub(
 
     assert store.create("a", [b"1"])
     assert "Bearer" not in repr(store) and "private" not in repr(store) and "type" not in repr(store)
-    store_module._connected.cache_clear()  # a task is another process
+    store_module.connected.cache_clear()  # a task is another process
     assert b"1" == content(pickle.loads(pickle.dumps(store)), "a")
 
 
@@ -594,7 +594,7 @@ def test_folder_below_a_mount_that_is_there(tmp_path: Path, monkeypatch: pytest.
     """A laptop with a `/Volumes` of its own gets no folder of a catalog in it. A volume that is mounted is used."""
     volumes = tmp_path / "Volumes"
     volumes.mkdir()
-    monkeypatch.setattr(store_module, "_MOUNTED_LEVELS", {str(volumes): 3})
+    monkeypatch.setattr(store_module, "MOUNTED_LEVELS", {str(volumes): 3})
     location = volumes / "main" / "default" / "staging" / "area"
     with pytest.raises(StagingError, match=f"there is no `{location.parent}` on this machine"):
         Staging(open_store(str(location)), SUBSCRIPTION, "stream").write_token()

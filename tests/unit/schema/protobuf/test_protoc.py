@@ -14,7 +14,7 @@ from pubsub_spark.schema.protobuf import parse, protoc
 @pytest.fixture(autouse=True)
 def nothing_compiled():
     """Clear the compiled texts, so that each test compiles again."""
-    protoc._compile.cache_clear()
+    protoc.run_compiler.cache_clear()
 
 
 def compiled_within(seconds: float, text: str) -> str | None:
@@ -78,19 +78,19 @@ def test_a_text_is_compiled_once():
     first, second = parse(text), parse(text)
 
     assert first.file == second.file
-    assert (1, 1) == protoc._compile.cache_info()[:2]
+    assert (1, 1) == protoc.run_compiler.cache_info()[:2]
 
 
 def test_a_crash_of_the_compiler_is_an_invalid_definition(monkeypatch):
     """A crash of the compiler ends only its own process, and the definition is invalid."""
-    monkeypatch.setattr(protoc, "_COMMAND", "import os; os.abort()")
+    monkeypatch.setattr(protoc, "COMMAND", "import os; os.abort()")
 
     assert compiled_within(20, "message M {}") == "The definition cannot be compiled: protoc was ended by signal 6"
 
 
 def test_a_compiler_that_does_not_end_is_stopped(monkeypatch):
     """A compilation that does not end is stopped, and the definition is invalid."""
-    monkeypatch.setattr(protoc, "_COMMAND", "import time; time.sleep(60)")
+    monkeypatch.setattr(protoc, "COMMAND", "import time; time.sleep(60)")
     monkeypatch.setattr(protoc, "TIMEOUT_SECONDS", 0.5)
 
     assert compiled_within(20, "message M {}") == "The definition cannot be compiled: protoc did not end in 0.5 seconds"
@@ -98,7 +98,7 @@ def test_a_compiler_that_does_not_end_is_stopped(monkeypatch):
 
 def test_a_compiler_that_cannot_start_says_why(monkeypatch):
     """The error of a compiler that cannot start has the last line of its standard error."""
-    monkeypatch.setattr(protoc, "_COMMAND", "import sys; sys.exit('no compiler here')")
+    monkeypatch.setattr(protoc, "COMMAND", "import sys; sys.exit('no compiler here')")
 
     assert compiled_within(20, "message M {}") == "The definition cannot be compiled: no compiler here"
 
