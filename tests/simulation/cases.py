@@ -42,6 +42,10 @@ def _was_slow(record: Record, repeat: Repeat) -> bool:
     return any(repeat.first <= at <= repeat.again for at, _ in record.notes["response slow"])  # it holds up others
 
 
+def _was_late(record: Record, repeat: Repeat) -> bool:
+    return any(repeat.message_id in ids for at, ids in record.notes["response late"] if at <= repeat.again)
+
+
 def _sought(record: Record, repeat: Repeat) -> bool:
     return any(at <= repeat.again for at, _ in record.notes["seek"])
 
@@ -74,6 +78,11 @@ CASES: tuple[Case, ...] = (
         "response slow",
         "its acknowledgement failed, and Pub/Sub was so slow to send messages again that `idleTimeout` passed",
         _was_slow,
+    ),
+    Case(
+        "response late",
+        "a response was on its way for more than 5 s, and its leases ended before they could be extended",
+        _was_late,
     ),
     Case("seek", "the subscription is sought back", _sought),
     Case("staging lost", "files of the staging area were removed, cut short, or are in another area", _staging_lost),

@@ -20,6 +20,7 @@ from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer
 from pubsub_spark.emulator.state.settings import Settings
 from pubsub_spark.emulator.state.subscription import Subscription
+from pubsub_spark.read.pull.lease import TRANSIT_SECONDS
 from tests.simulation.faults import Faults
 from tests.simulation.hub import Hub
 from tests.simulation.record import Message, Record
@@ -151,6 +152,8 @@ class Stream:
         self._send(ids.received(batch.numbers, batch.frames, batch.attempts) + _PROPERTIES)
         if self.silent or self._arrives - service.hub.now >= _SLOW_SECONDS:
             service.record.note("response slow", [lease.message.id for lease in leases])
+        if self._arrives - service.hub.now > TRANSIT_SECONDS:
+            service.record.note("response late", [lease.message.id for lease in leases])
         if not service.settings.exactly_once and service.faults.hits("lease cut"):
             service.record.note("lease cut", [lease.message.id for lease in leases])
             service.hub.after(0.5, lambda: service.cut(subscription, list(batch.numbers)))

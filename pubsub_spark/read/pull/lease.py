@@ -20,6 +20,7 @@ LEASE_SECONDS = 600.0  # the longest ack deadline, https://cloud.google.com/pubs
 STREAM_LEASE_SECONDS = 60.0  # of a stream's deliveries at first, as in Google's clients for exactly-once delivery
 EXTEND_AFTER = 1 / 4  # of the lease, which leaves time for a failed request and another
 
+TRANSIT_SECONDS = 5.0  # that a response may be on its way, while the leases of its messages last
 STANDSTILL_SECONDS = 5.0  # between two looks, which shows that the process was stopped or its machine slept
 
 
@@ -57,10 +58,10 @@ class Redelivered(NamedTuple):
 
 @dataclass
 class Arrivals:
-    """The looks for new messages. A message may have been leased since the previous look.
+    """The looks for new messages. A message may have been leased TRANSIT_SECONDS before the previous look.
 
     After a standstill sockets may hold messages that were sent long ago, and a first look may come before gRPC has read
-    them. So messages that arrive within STANDSTILL_SECONDS after it may have been leased since its beginning.
+    them. So the look that counts for messages within STANDSTILL_SECONDS after it is the one at its beginning.
     """
 
     last: float
@@ -76,7 +77,7 @@ class Arrivals:
         elif now >= self._settled_at:
             self._since = self.last
         self.last = now
-        return self._since
+        return self._since - TRANSIT_SECONDS
 
 
 def pull_lease_seconds(max_fetch_period: float) -> int:

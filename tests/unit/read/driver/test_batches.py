@@ -10,7 +10,7 @@ from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.driver.batches import doubt_ids, drop_redelivered, new_batch, readable_parts, replayed_batch
 from pubsub_spark.read.driver.ledger import State
 from pubsub_spark.read.driver.planner import Budget, Planner
-from pubsub_spark.read.pull.lease import STREAM_LEASE_SECONDS
+from pubsub_spark.read.pull.lease import STREAM_LEASE_SECONDS, TRANSIT_SECONDS
 from pubsub_spark.read.staging import part as staged_part
 from pubsub_spark.read.task.partitions import DriverPartition, Partition, PullPartition, StagedPartition
 from tests.unit.read import service
@@ -44,12 +44,12 @@ def test_buffered_messages_are_a_batch(running: Running):
 
 
 def test_part_of_the_driver_has_the_lease_of_its_messages(running: Running):
-    """They were delivered before the batch was planned."""
+    """They were delivered before the batch was planned, and sent before they were delivered."""
     running.arrive("a")
     running.advance(20)
     planned(running, 1)
 
-    assert {(1, 0): STREAM_LEASE_SECONDS} == running.leases()
+    assert {(1, 0): STREAM_LEASE_SECONDS - TRANSIT_SECONDS} == running.leases()
 
 
 def test_message_that_was_delivered_twice_is_one_row_and_two_acks(running: Running):
@@ -116,7 +116,7 @@ def test_deadline_of_a_plan_is_before_the_end_of_the_lease_of_the_driver_part(ru
 
     assert isinstance(partition, PullPartition)
     left = partition.deadline - running.runtime.wall()
-    assert STREAM_LEASE_SECONDS - DUE - 10 == pytest.approx(left, abs=5)
+    assert STREAM_LEASE_SECONDS - TRANSIT_SECONDS - DUE - 10 == pytest.approx(left, abs=5)
 
 
 def test_batch_that_another_query_has_staged_is_refused(running: Running):

@@ -14,7 +14,7 @@ import pytest
 
 from pubsub_spark.errors import MissingError
 from pubsub_spark.read.pull.driver_stream import DriverStream
-from pubsub_spark.read.pull.lease import Lease
+from pubsub_spark.read.pull.lease import TRANSIT_SECONDS, Lease
 from pubsub_spark.read.pull.streaming_pull import PullTimes, StreamSettings
 from pubsub_spark.read.runtime import Runtime
 from tests.engine import MovedClock, until
@@ -248,8 +248,8 @@ def test_leases_are_due_at_a_quarter_of_their_time():
     now = 0.0
     with opened(Service(scripts=[[response("a")]]), clock=lambda: now) as stream:
         wait(stream, 1)
-        assert [] == ack_ids(stream.due(14))
-        assert ["ack-a"] == ack_ids(stream.due(15))
+        assert [] == ack_ids(stream.due(14 - TRANSIT_SECONDS))
+        assert ["ack-a"] == ack_ids(stream.due(15 - TRANSIT_SECONDS))
         stream.record_extension(sent=15, answered=16)
         assert [] == ack_ids(stream.due(164))
         assert ["ack-a"] == ack_ids(stream.due(165))
@@ -275,7 +275,7 @@ def test_lease_of_taken_messages_begins_with_the_oldest():
     with opened(Service(scripts=[[response("a")]]), clock=lambda: now) as stream:
         wait(stream, 1)
         now = 50.0
-        assert Lease(5, 60) == stream.take(1000, 10**6)[0]
+        assert Lease(5 - TRANSIT_SECONDS, 60) == stream.take(1000, 10**6)[0]
 
 
 def test_lease_of_taken_messages_is_the_one_that_ends_first():
@@ -290,7 +290,7 @@ def test_lease_of_taken_messages_is_the_one_that_ends_first():
         service.calls[0].say(response("b"))
         wait(stream, 2)
         assert 0 == stream.oldest_arrival
-        assert Lease(20, 60) == stream.take(1000, 10**6)[0]
+        assert Lease(20 - TRANSIT_SECONDS, 60) == stream.take(1000, 10**6)[0]
 
 
 @pytest.mark.parametrize(("moment", "refused"), [(61, False), (15, True)])

@@ -6,6 +6,7 @@ from pubsub_spark.read.pull.lease import (
     LEASE_SECONDS,
     STANDSTILL_SECONDS,
     STREAM_LEASE_SECONDS,
+    TRANSIT_SECONDS,
     Arrivals,
     Lease,
     pull_lease_seconds,
@@ -42,18 +43,18 @@ def test_lease_of_a_task_outlasts_its_pull(period: float, seconds: int):
 def test_messages_may_have_been_leased_since_the_look_before():
     """A wait for messages on purpose is no standstill."""
     arrivals = Arrivals(100.0)
-    assert 100.0 == arrivals.look(101.0)
-    assert 101.0 == arrivals.look(160.0, waited=59.0)
-    assert 160.0 == arrivals.look(161.0)
+    assert 100.0 - TRANSIT_SECONDS == arrivals.look(101.0)
+    assert 101.0 - TRANSIT_SECONDS == arrivals.look(160.0, waited=59.0)
+    assert 160.0 - TRANSIT_SECONDS == arrivals.look(161.0)
 
 
 def test_messages_may_have_been_leased_before_a_standstill():
     """The first look after it may be before gRPC has read its sockets' content."""
     arrivals = Arrivals(100.0)
-    awake = 100.0 + 3600
-    assert 100.0 == arrivals.look(awake)
-    assert 100.0 == arrivals.look(awake + 1)
-    assert 100.0 == arrivals.look(awake + 1 + 3600), "another standstill, before the first was over"
+    awake, before = 100.0 + 3600, 100.0 - TRANSIT_SECONDS
+    assert before == arrivals.look(awake)
+    assert before == arrivals.look(awake + 1)
+    assert before == arrivals.look(awake + 1 + 3600), "another standstill, before the first was over"
     awake += 1 + 3600
-    assert 100.0 == arrivals.look(awake + 1)
-    assert awake + 1 == arrivals.look(awake + STANDSTILL_SECONDS)
+    assert before == arrivals.look(awake + 1)
+    assert awake + 1 - TRANSIT_SECONDS == arrivals.look(awake + STANDSTILL_SECONDS)
