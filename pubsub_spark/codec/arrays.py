@@ -27,17 +27,15 @@ def named_structs(children: dict[str, pa.Array], length: int, like: pa.Array | N
 
 def at_rows(values: pa.Array, rows: npt.NDArray[np.integer[Any]], count: int) -> pa.Array:
     """Return `count` values: `values` at `rows`, null elsewhere."""
-    absent = np.ones(count, np.bool_)
-    absent[rows] = False
+    index = np.zeros(count, np.int32)  # in `values`, plus one
+    index[rows] = np.arange(1, len(rows) + 1, dtype=np.int32)
+    valid = pa.py_buffer(np.packbits(index > 0, bitorder="little"))
     if pa.types.is_primitive(values.type) and values.type.bit_width in _WIDTHS and not values.null_count:
         width = _WIDTHS[values.type.bit_width]  # numpy spreads numbers in a third of the time of Arrow's `take`
         data = np.zeros(count, width)
         data[rows] = np.frombuffer(values.buffers()[1], width, len(values), values.offset * data.itemsize)
-        valid = pa.py_buffer(np.packbits(~absent, bitorder="little"))
         return pa.Array.from_buffers(values.type, count, [valid, pa.py_buffer(data)])
-    index = np.zeros(count, np.int32)
-    index[rows] = np.arange(len(rows), dtype=np.int32)
-    return values.take(pa.array(index, mask=absent))
+    return values.take(pa.Array.from_buffers(pa.int32(), count, [valid, pa.py_buffer(index - 1)]))
 
 
 def offsets_of(array: pa.Array) -> npt.NDArray[np.int64]:
