@@ -17,7 +17,7 @@ from tests.simulation.product import MissingFile
 from tests.simulation.record import Record
 
 T = TypeVar("T")
-_PART = re.compile(r"([^/]+)/(\d+)/(part-\d+)?$")  # stream, batch, and the file if it is not their folder
+_PART = re.compile(r"(?:.*/)?([^/]+)/(\d+)/(part-\d+)?")  # stream, batch, and the file if it is not their folder
 _LATENCIES = (0.0005, 0.002, 0.02)  # seconds
 _stores: dict[int, SimStore] = {}
 
@@ -135,7 +135,7 @@ class SimStore:
         def take_effect() -> None:
             self._writing.pop(number, None)
             answer.append(None if refused else effect())
-            if not refused and (part := _PART.search(path)):
+            if not refused and (part := _PART.fullmatch(path)):
                 batch, by = (part[1], int(part[2])), thread.process.name
                 if verb == "lists":
                     self._record.look(batch, by)
