@@ -17,7 +17,7 @@ import pickle
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -53,12 +53,17 @@ class Checkpoint:
 
     def offset(self, number: int) -> Any:
         """Return the end offset of a batch."""
-        return product.Offset.from_json(json.loads(self.offsets[number]))
+        return _offset(self.offsets[number])
 
     @property
     def stream(self) -> str:
         """The stream of the last batch, "" without one."""
         return self.offset(-1).stream if self.offsets else ""
+
+
+@lru_cache
+def _offset(text: str) -> Any:
+    return product.Offset.from_json(json.loads(text))
 
 
 @dataclass
@@ -117,6 +122,7 @@ class Application:
         self.progress_at = world.hub.now  # when a call of the source has last returned
         schema = world.service.schema
         self._reader = None if schema is None else schema.reader
+        self._task_options = replace(query.options, fail_on_data_loss=query.fails_on_data_loss)
         self._runtime = SimRuntime(self.driver)
         self._wakes = self._runtime.condition()
         self._number = len(self.checkpoint.offsets) - 1  # of the last batch in the offset log, as this run knows it
@@ -328,7 +334,6 @@ class Application:
         self._record.attempt(process.name, index)
         pickled = pickle.dumps(partition)
         runtime = SimRuntime(process)
-        options = replace(self.query.options, fail_on_data_loss=self.query.fails_on_data_loss)
         done: list[bool] = []
 
         def report(rows: Rows | None, error: object) -> None:
@@ -340,7 +345,7 @@ class Application:
         def run() -> None:
             rows: list[Row] = []
             try:
-                batches = product.read(pickle.loads(pickled), options, self._backend, runtime, self._reader)
+                batches = product.read(pickle.loads(pickled), self._task_options, self._backend, runtime, self._reader)
                 for record_batch in batches:
                     rows += _rows(record_batch)
             except PubSubError as error:
