@@ -297,7 +297,7 @@ class History:
         self.world.store = self.world.stores[0]
         for process in self.world.hub.processes:
             process.at.clear()
-        while any(process.is_suspended and not process.dead for process in hub.processes) or any(
+        while any(process.suspensions and not process.dead for process in hub.processes) or any(
             machine.is_asleep for machine in self.world.machines
         ):
             self.world.wait(100.0)

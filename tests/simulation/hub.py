@@ -134,7 +134,7 @@ class Process:
         self.on_kill: list[Callable[[], None]] = []
         self.on_failure: Callable[[BaseException], None] | None = None
         self.parked: list[Thread] = []  # threads that could run
-        self._suspended = int(machine.is_asleep)  # the number of reasons
+        self.suspensions = int(machine.is_asleep)  # why no thread runs, a count
         machine.processes[self] = None
         hub.processes.append(self)  # it outlives its death: garbage would run `finally` blocks
 
@@ -165,21 +165,17 @@ class Process:
         elif self.on_operation is not None:
             self.on_operation()
 
-    @property
-    def is_suspended(self) -> bool:
-        return self._suspended > 0
-
     def suspend(self, seconds: float | None = None) -> None:
         """Run none of the threads for so long, or until `resume`."""
-        self._suspended += 1
+        self.suspensions += 1
         if seconds is not None:
             self.hub.after(seconds, self.resume)
         self.hub.leave_if_dead()
 
     def resume(self) -> None:
         """Go on after a suspension."""
-        self._suspended -= 1
-        if not self._suspended:
+        self.suspensions -= 1
+        if not self.suspensions:
             parked, self.parked = self.parked, []
             self.hub.ready += parked
 
@@ -194,6 +190,7 @@ class Hub:
         self.now = 0.0
         self.steps = 0
         self.step_limit = 400_000
+        self.is_stopped = False  # whether no step follows
         self.is_over = False
         self.greenlet = getcurrent()
         self.ready: list[Thread] = []
@@ -228,10 +225,24 @@ class Hub:
         thread = self.running()
         thread.waiting, thread.woken = True, False
         self.wake_at(thread, until)
-        self.greenlet.switch()
+        self._continue_as(thread)
         if self.is_over:
             raise ProcessGone
         return thread.woken
+
+    def _continue_as(self, thread: Thread) -> None:
+        """Let the history continue until this thread runs again, which waits."""
+        self._current = None
+        try:
+            following = self._next()
+        except BaseException as error:
+            self.greenlet.throw(error)
+            raise
+        self._current = following
+        if following is None:
+            self.greenlet.switch()
+        elif following is not thread:
+            following.greenlet.switch()
 
     def wake_at(self, thread: Thread, until: float) -> None:
         """Set when the wait of a thread ends at the latest."""
@@ -246,7 +257,7 @@ class Hub:
             return
         thread.waiting, thread.woken = False, woken
         thread.ticket += 1
-        if thread.process.is_suspended:
+        if thread.process.suspensions:
             thread.process.parked.append(thread)
         else:
             self.ready.append(thread)
@@ -256,47 +267,51 @@ class Hub:
         thread = self._current
         if thread is None or getcurrent() is not thread.greenlet or thread.waiting:
             return
-        if thread.process.dead or thread.process.is_suspended:
-            if thread.process.is_suspended and not thread.process.dead:
+        if thread.process.dead or thread.process.suspensions:
+            if thread.process.suspensions and not thread.process.dead:
                 thread.process.parked.append(thread)
             self.greenlet.switch()
 
-    def run(self, is_over: Callable[[], bool]) -> None:
-        """Let the history continue until a condition holds. Raises StuckError if it never will be."""
-        while not is_over():
-            self.step()
-
-    def step(self) -> None:
-        """Let one thread run until it waits, or the next event happen."""
-        self.steps += 1
-        if self.steps > self.step_limit:
-            raise StuckError(f"{self.step_limit:,} steps were not enough, at {self.now:.3f} s")
-        ready = self.ready
-        if ready and not self._is_slow():
-            thread = ready.pop(0 if self.is_fair or len(ready) == 1 else self.chooser.below(len(ready)))
-            if thread.process.dead or thread.done:
-                return
-            if thread.process.is_suspended:
-                thread.process.parked.append(thread)
-                return
+    def run(self) -> None:
+        """Let the history continue until `is_stopped`. Raises StuckError if it cannot."""
+        while (thread := self._next()) is not None:
             self._current = thread
             thread.greenlet.switch()
             self._current = None
-            return
-        if not self._events:
-            raise StuckError(f"nothing can happen any more, at {self.now:.3f} s")
-        at_time, _, happens, waiter, ticket = heapq.heappop(self._events)
-        if happens is None:
-            if waiter is not None and waiter.waiting and waiter.ticket == ticket and not waiter.process.dead:
-                self.now = max(self.now, at_time)
-                self.wake(waiter, woken=False)
-            return
-        self.now = max(self.now, at_time)
-        happens()
+
+    def _next(self) -> Thread | None:
+        """Let events happen until a thread can run. Return it, or None if the history is stopped.
+
+        Called by the thread that waits, so that the hub's greenlet takes no part in a change of threads.
+        """
+        ready, events = self.ready, self._events
+        while not self.is_stopped:
+            self.steps += 1
+            if self.steps > self.step_limit:
+                raise StuckError(f"{self.step_limit:,} steps were not enough, at {self.now:.3f} s")
+            if ready and not (self.slow_threads and self._is_slow()):
+                thread = ready.pop(0 if self.is_fair or len(ready) == 1 else self.chooser.below(len(ready)))
+                process = thread.process
+                if process.suspensions and not (process.dead or thread.done):
+                    process.parked.append(thread)
+                elif not (process.dead or thread.done):
+                    return thread
+                continue
+            if not events:
+                raise StuckError(f"nothing can happen any more, at {self.now:.3f} s")
+            at_time, _, happens, waiter, ticket = heapq.heappop(events)
+            if waiter is None or (waiter.ticket == ticket and waiter.waiting and not waiter.process.dead):
+                if at_time > self.now:
+                    self.now = at_time
+                if waiter is not None:
+                    self.wake(waiter, woken=False)
+                elif happens is not None:
+                    happens()
+        return None
 
     def _is_slow(self) -> bool:
         """Return whether the next event happens before the next thread runs, though one could."""
-        if not self.slow_threads or not self._events or self._events[0][0] > self.now + _SLOW_SECONDS:
+        if not self._events or self._events[0][0] > self.now + _SLOW_SECONDS:
             return False
         return self.chooser.chance(self.slow_threads)
 

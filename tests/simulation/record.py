@@ -98,6 +98,7 @@ class Record:
         """Record the first broken invariant. The history ends with it."""
         if self.violation is None and not self.hub.is_over:
             self.violation = Violation(invariant, what)
+            self.hub.is_stopped = True
             self.tell("checker", "%s: %s", invariant, what)
 
     def publish(self, message: Message) -> None:

@@ -55,7 +55,6 @@ class World:
         operator = Process(hub, "operator", Machine("console"))
         operator.on_failure = lambda error: record.violate("I4", f"the simulator fails: {error!r}")
         self._operator, self._runtime = operator, SimRuntime(operator)
-        self._is_over = False
 
     def run(self, operate: Callable[[], None], seed: int) -> None:
         """Run the history: the operator's actions, until they end or an invariant is broken."""
@@ -63,7 +62,7 @@ class World:
 
         def run_operator() -> None:
             operate()
-            self._is_over = True
+            hub.is_stopped = True
 
         product.begin()
         ids = random.Random(seed)
@@ -74,7 +73,7 @@ class World:
         ):
             self._operator.start(run_operator, "operator")
             try:
-                hub.run(lambda: self._is_over or self.record.violation is not None)
+                hub.run()
             except StuckError as stuck:
                 self.record.violate("I4", str(stuck))
             finally:
