@@ -13,7 +13,7 @@ from tests.simulation import history
 from tests.simulation.history import Outcome, Plan
 from tests.simulation.shrink import shrink
 
-_CHUNK = 50  # histories that a process gets at a time
+_CHUNK = 10  # histories that a process gets at a time
 
 
 @dataclass
