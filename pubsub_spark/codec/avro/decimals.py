@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,7 @@ def from_bytes(data: pa.BinaryArray, type_: pa.Decimal128Type) -> tuple[pa.Array
     values[:, 0] = np.where(narrow, part, low.view(np.int64))
     values[:, 1] = np.where(narrow, part >> 63, part)
     wide = pa.Array.from_buffers(pa.decimal128(38), len(data), [None, pa.py_buffer(values)])
-    least, most = (pa.scalar(Decimal(sign * (10**type_.precision - 1)), wide.type) for sign in (-1, 1))
+    least, most = _bounds(type_.precision)
     beyond = pc.or_(pc.greater(wide, most), pc.less(wide, least))
     wrong = (length < 1) | beyond.to_numpy(zero_copy_only=False)
     for row in np.flatnonzero(length > _WIDTH).tolist():
@@ -45,6 +46,13 @@ def from_bytes(data: pa.BinaryArray, type_: pa.Decimal128Type) -> tuple[pa.Array
     if wrong.any():
         values[wrong] = 0
     return pa.Array.from_buffers(type_, len(data), [None, pa.py_buffer(values)]), wrong
+
+
+@cache
+def _bounds(precision: int) -> tuple[pa.Scalar, pa.Scalar]:
+    """Return the least and the greatest number, times the power of ten of its scale."""
+    most = 10**precision - 1
+    return pa.scalar(Decimal(-most), pa.decimal128(38)), pa.scalar(Decimal(most), pa.decimal128(38))
 
 
 def as_fixed(decimals: pa.Array, size: int) -> npt.NDArray[np.uint8]:
