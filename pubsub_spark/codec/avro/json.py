@@ -110,7 +110,7 @@ def _union(node: tree.Union) -> Plan:
     kinds = _members(node)
     if not kinds:  # whose column is a struct without fields
         return reader.leaf(pa.null(), lambda array: pa.nulls(len(_nulls(array)), pa.struct([])))
-    branches = [([tree.type_name(branch)], _given(branch)) for branch in kinds]
+    plans = {tree.type_name(branch): _given(branch) for branch in kinds}
     names = [f"member{number}" for number in range(len(kinds))]
 
     def build(arrays: list[pa.Array], length: int) -> pa.Array:
@@ -118,17 +118,18 @@ def _union(node: tree.Union) -> Plan:
         return arrays[0] if len(arrays) == 1 else reader.of_names(names)(arrays, length)
 
     def read(values: Values, counts: Names) -> pa.Array:
-        columns: dict[str, Values] = {name: [None] * len(values) for (name,), _ in branches}
+        """In one pass, because each object has only one name."""
+        columns: dict[str, Values] = {name: [None] * len(values) for name in plans}
         absent = [value is None for value in values]
         for row, value in enumerate(values):
             if value is not None:
                 ((name, inner),) = value.items()
                 reader.require(inner is not None)
                 columns[name][row] = inner
-        arrays = [plan.read(columns[name], counts) for (name,), plan in branches]
+        arrays = [plan.read(columns[name], counts) for name, plan in plans.items()]
         return arrays[0] if len(arrays) == 1 else pa.StructArray.from_arrays(arrays, names, mask=pa.array(absent))
 
-    return reader.objects(branches, build, size=1)._replace(read=read)
+    return reader.objects([([name], plan) for name, plan in plans.items()], build, size=1)._replace(read=read)
 
 
 def _bytes(size: int | None, text: str) -> bytes:

@@ -131,14 +131,11 @@ class JsonReader(NamedTuple):
         is_collecting = gc.isenabled()
         gc.disable()
         try:
-            return list(self._parsed(texts, start))
+            rows, values = _parse(texts)
+            return list(self._by_python([start + row for row in rows], values, [texts[row] for row in rows]))
         finally:
             if is_collecting:
                 gc.enable()
-
-    def _parsed(self, texts: list[bytes], start: int) -> Iterator[tuple[Sequence[int], pa.Array]]:
-        rows, values = _parse(texts)
-        yield from self._by_python([start + row for row in rows], values, [texts[row] for row in rows])
 
     def by_arrow(self, texts: pa.BinaryArray) -> pa.Array:
         """All messages must have the common form."""
