@@ -43,7 +43,7 @@ def _was_slow(record: Record, repeat: Repeat) -> bool:
 
 
 def _was_late(record: Record, repeat: Repeat) -> bool:
-    return any(repeat.message_id in ids for at, ids in record.notes["response late"] if at <= repeat.again)
+    return any(repeat.message_id in ids for at, ids in record.notes["response late"] if at <= repeat.first)
 
 
 def _sought(record: Record, repeat: Repeat) -> bool:
