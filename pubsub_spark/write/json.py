@@ -133,6 +133,6 @@ _WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Write], ...] = (
     (_is.is_timestamp, _timestamp),
     (_is.is_time, _time),
     (_is.is_struct, _struct),
-    (_is.is_map, lambda values: writer.maps(values, _json, _json)),
-    (_is.is_list, lambda values: writer.lists(values, _json)),
+    (_is.is_map, lambda values: writer.maps(_json, _json, values)),
+    (_is.is_list, lambda values: writer.lists(_json, values)),
 )

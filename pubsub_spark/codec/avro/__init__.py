@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from pubsub_spark.bound import Bound
 from pubsub_spark.codec.avro import types
 from pubsub_spark.codec.avro.decode import AvroDecoder
 from pubsub_spark.codec.avro.encode import compile_rows
@@ -19,6 +20,8 @@ from pubsub_spark.schema.definition import Encoding
 
 __all__ = ["decoder", "encoder", "value_type"]
 
+Encode = Callable[[pa.Array], pa.BinaryArray]
+
 decoder = AvroDecoder
 
 
@@ -26,10 +29,11 @@ def value_type(definition: AvroDefinition) -> pa.StructType:
     return types.value_type(definition.root)
 
 
-def encoder(
-    definition: AvroDefinition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool
-) -> Callable[[pa.StructArray], pa.BinaryArray]:
+def encoder(definition: AvroDefinition, encoding: Encoding, source_type: pa.StructType, ignore_extra: bool) -> Encode:
     value_type(definition)
     binary = compile_rows(definition.root, source_type, ignore_extra)
-    to_json = compile_writer(definition) if encoding == "JSON" else None
-    return lambda rows: to_json(binary(rows)) if to_json else binary(rows)
+    return Bound(_json_rows, compile_writer(definition), binary) if encoding == "JSON" else binary
+
+
+def _json_rows(to_json: Encode, binary: Encode, rows: pa.StructArray) -> pa.BinaryArray:
+    return to_json(binary(rows))

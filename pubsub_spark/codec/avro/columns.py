@@ -1,32 +1,31 @@
 """Avro binary to Arrow, all messages of a batch at once.
 
-`compile_columns` turns a pair of schemas into nested functions from `Cursors` to an Arrow array. The writer's schema
-determines the bytes to read, the reader's the values to build. A message that is not plainly right falls back (see
-`cursors`), and `decode` finds the reason.
+`compile_columns` makes a plan of a pair of schemas: functions from `Cursors` to an Arrow array, bound to the plans of
+their parts. The writer's schema determines the bytes to read, the reader's the values to build. A message that is not
+plainly right falls back (see `cursors`), and `decode` finds the reason.
 
 Names and branches are matched by the rules of `compatibility`. A timestamp keeps its instant if the reader counts in
 another unit (Java keeps the number). Decimals of another scale do not resolve.
 
-`path` leads to the values of a function, innermost step first, with `{}` for each array or map.
+`path` leads to the values of a plan, innermost step first, with `{}` for each array or map.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pubsub_spark.bound import Bound
 from pubsub_spark.codec.arrays import at_rows, offsets_of, repeats
 from pubsub_spark.codec.avro import decimals
 from pubsub_spark.codec.avro.cursor_arrays import Read, numbers, read_items, segments
 from pubsub_spark.codec.avro.types import column_of, variants, widened
 from pubsub_spark.schema.avro import schema_tree as tree
 from pubsub_spark.schema.avro.array_items import empty_items
-from pubsub_spark.schema.avro.batch_check import compile_check, is_utf8
+from pubsub_spark.schema.avro.batch_check import Check, compile_check, is_utf8
 from pubsub_spark.schema.avro.compatibility import Unresolvable, best_branch, unresolvable, written_field
 from pubsub_spark.schema.avro.cursors import ITEM, Batch, Bits, Cursors, Longs, padding
 from pubsub_spark.schema.avro.datum import DatumSerializer
@@ -101,25 +100,20 @@ def _compile(writer: tree.Node, reader: tree.Node, path: Path) -> Read:
     match writer, reader:
         case tree.Record(), tree.Record():
             return _record(writer, reader, path)
-        case tree.Array(), tree.Array():
-            return _array(writer, reader, path)
-        case tree.Map(), tree.Map():
-            return _map(writer, reader, path)
-        case tree.Enum(), tree.Enum():
-            return _enum(writer, reader, path)
+        case tree.Array(items), tree.Array(wanted):
+            type_, item, least = column_of(reader).type, _compile(items, wanted, (ITEM, *path)), least_bytes(items)
+            if not least:
+                return Bound(_lists_of_equals, type_, item, tree.weight(items))
+            return Bound(_lists, type_, item, writer, least)
+        case tree.Map(values), tree.Map(wanted):
+            item = _compile(values, wanted, (ITEM, *path))
+            return Bound(_maps, column_of(reader).type, item, writer, 1 + least_bytes(values))
+        case tree.Enum(symbols=symbols), tree.Enum():
+            known = tuple(symbol if symbol in reader.symbols else reader.default for symbol in symbols)
+            return Bound(_symbols, symbols, known, reader.name, path)
         case ((tree.Fixed() | tree.Primitive()), (tree.Fixed() | tree.Primitive())):
             return _scalar(writer, reader, path)
     raise unresolvable(writer, reader)
-
-
-def _mismatch(reason: str, path: Path) -> Mismatch:
-    """Return a new Mismatch each time, since its path is completed on the way out."""
-    mismatch = Mismatch(reason)
-    mismatch.steps.extend(path)
-    return mismatch
-
-
-# ---------------------------------------------------------------------------------------------------------- scalars
 
 
 def _scalar(writer: tree.Fixed | tree.Primitive, reader: tree.Fixed | tree.Primitive, path: Path) -> Read:
@@ -129,28 +123,29 @@ def _scalar(writer: tree.Fixed | tree.Primitive, reader: tree.Fixed | tree.Primi
     type_ = column_of(reader).type
     match writer.kind, reader.kind:
         case "null", "null":
-            return lambda cursors: pa.nulls(len(cursors))
+            return Bound(_nulls, type_)
         case "boolean", "boolean":
-            return lambda cursors: pa.array(cursors.booleans())
+            return _booleans
         case ("int", ("int" | "long")) | ("long", "long"):
-            return _integer(writer.kind == "int", *_time_scale(writer, reader), type_, path)
+            return Bound(_integers, writer.kind == "int", *_time_scale(writer, reader), type_, path)
         case (("int" | "long"), ("float" | "double")):
-            integer = _integer(writer.kind == "int", 1, 1, pa.int64(), path)
-            return lambda cursors: integer(cursors).cast(type_, safe=False)
+            return Bound(_cast, Bound(_integers, writer.kind == "int", 1, 1, pa.int64(), path), type_)
         case "float", ("float" | "double"):
-            return lambda cursors: numbers(cursors.floats(), pa.float32()).cast(type_)
+            return Bound(_floats, type_)
         case "double", "double":
-            return lambda cursors: numbers(cursors.doubles(), pa.float64())
+            return _doubles
         case ("bytes", "bytes") | ("fixed", "fixed"):
             if isinstance(writer, tree.Fixed) and isinstance(reader, tree.Fixed) and writer.size != reader.size:
                 raise unresolvable(writer, reader)
-            return _bytes(partial(_segments, writer.size if isinstance(writer, tree.Fixed) else None), type_, path)
+            data = Bound(_segments, writer.size if isinstance(writer, tree.Fixed) else None)
+            return Bound(_decimals, data, type_, path) if pa.types.is_decimal(type_) else data
         case "string", "string":
-            return _strings
+            return _STRINGS
         case "bytes", "string":
-            return lambda cursors: _strings(cursors, lambda _: _mismatch("is not valid UTF-8", path))
+            return Bound(_strings, path)
         case "string", "bytes":
-            return _bytes(lambda cursors: _strings(cursors).cast(pa.binary()), type_, path)
+            data = Bound(_cast, _STRINGS, pa.binary())
+            return Bound(_decimals, data, type_, path) if pa.types.is_decimal(type_) else data
     raise unresolvable(writer, reader)
 
 
@@ -164,41 +159,112 @@ def _time_scale(writer: tree.Fixed | tree.Primitive, reader: tree.Fixed | tree.P
     return max(1, unit // column), max(1, column // unit)
 
 
-def _integer(narrow: bool, times: int, over: int, type_: pa.DataType, path: Path) -> Read:
-    low, high = tree.INT if narrow else (-(tree.LONG[1] // times), tree.LONG[1] // times)
+def _record(writer: tree.Record, reader: tree.Record, path: Path) -> Read:
+    reads: list[list[tuple[int, Read]]] = [[] for _ in writer.fields]  # of a written field, each with its column
+    constants: list[tuple[int, pa.Array]] = []
+    for column, field in enumerate(reader.fields):
+        index = written_field(writer, field)
+        try:
+            if index is None:
+                constants.append((column, constant(field)))
+            else:
+                node = writer.fields[index].node
+                reads[index].append((column, _compile(node, field.node, (f".{field.name}", *path))))
+        except Unresolvable as error:
+            raise error.inside(f".{field.name}") from None
+    # Fields that the reader lacks are also decoded: a message is right or wrong as a whole.
+    fields = tuple(tuple(own) or compile_check(field.node) for field, own in zip(writer.fields, reads, strict=True))
+    return Bound(_structs, column_of(reader).type, fields, tuple(constants))
+
+
+def _written_union(writer: tree.Union, reader: tree.Node, path: Path) -> Read:
+    type_ = column_of(reader).type
+    branches: list[Read | None] = []
+    for branch in writer.branches:
+        try:
+            read = _compile(branch, reader, path)
+            branches.append(None if branch.kind == "null" and not pa.types.is_null(type_) else read)
+        except Unresolvable as error:  # an error only for messages that use it
+            branches.append(Bound(_refused, type_, error.reason, (*error.steps, *path)))
+    return Bound(_branches, type_, tuple(branches))
+
+
+def _into_union(writer: tree.Node, reader: tree.Union, path: Path) -> Read:
+    index = best_branch(writer, reader)
+    if index is None:
+        raise unresolvable(writer, reader)
+    branch = reader.branches[index]
+    type_ = column_of(reader).type
+    if branch.kind == "null":
+        return Bound(_nulls, type_)
+    kinds = variants(reader)
+    inner = _compile(writer, widened(reader) or branch, path)
+    return inner if widened(reader) or len(kinds) == 1 else Bound(_member, type_, kinds.index(branch), inner)
+
+
+def _mismatch(reason: str, path: Path) -> Mismatch:
+    """Return a new Mismatch each time, since its path is completed on the way out."""
+    mismatch = Mismatch(reason)
+    mismatch.steps.extend(path)
+    return mismatch
+
+
+# ---------------------------------------------------------------------------------------------------------- scalars
+
+
+def _nulls(type_: pa.DataType, cursors: Cursors) -> pa.Array:
+    return pa.nulls(len(cursors), type_)
+
+
+def _booleans(cursors: Cursors) -> pa.BooleanArray:
+    return pa.array(cursors.booleans())
+
+
+def _floats(type_: pa.DataType, cursors: Cursors) -> pa.Array:
+    return numbers(cursors.floats(), pa.float32()).cast(type_)
+
+
+def _doubles(cursors: Cursors) -> pa.DoubleArray:
+    return numbers(cursors.doubles(), pa.float64())
+
+
+def _cast(read: Read, type_: pa.DataType, cursors: Cursors) -> pa.Array:
+    return read(cursors).cast(type_, safe=False)
+
+
+def _integers(narrow: bool, times: int, over: int, type_: pa.DataType, path: Path, cursors: Cursors) -> pa.Array:
+    """narrow: written as `int`. times, over: from a timestamp's written unit to its column's."""
+    values = cursors.longs()
+    if narrow or times > 1:
+        low, high = tree.INT if narrow else (-(tree.LONG[1] // times), tree.LONG[1] // times)
+        wrong = (values < low) | (values > high)
+        beyond = "is a timestamp of value {}, beyond Spark's range"
+        if cursors.fall_back(wrong, lambda index: _mismatch(beyond.format(values[index]), path)):
+            values[wrong] = 0
+    if times > 1:
+        values *= times
+    if over > 1:
+        values //= over
     width: type[Any] = np.int32 if type_.bit_width == 32 else np.int64
-    bounded = narrow or times > 1
-
-    def beyond(value: int) -> Mismatch:
-        return _mismatch(f"is a timestamp of value {value}, beyond Spark's range", path)
-
-    def read(cursors: Cursors) -> pa.Array:
-        values = cursors.longs()
-        if bounded:
-            wrong = (values < low) | (values > high)
-            if cursors.fall_back(wrong, lambda index: beyond(values[index])):
-                values[wrong] = 0
-        if times > 1:
-            values *= times
-        if over > 1:
-            values //= over
-        return numbers(values.astype(width, copy=False), type_)
-
-    return read
+    return numbers(values.astype(width, copy=False), type_)
 
 
 def _segments(size: int | None, cursors: Cursors) -> pa.BinaryArray:
     return segments(cursors, cursors.lengths() if size is None else cursors.fixed_lengths(size))
 
 
-def _strings(cursors: Cursors, reason: Callable[[int], Mismatch] | None = None) -> pa.StringArray:
+def _strings(path: Path | None, cursors: Cursors) -> pa.StringArray:
+    """path: of bytes that are read as strings. They are right though they may not be UTF-8."""
     data = segments(cursors, cursors.lengths())
     try:
         return data.cast(pa.string())
     except pa.ArrowInvalid:
         wrong = _not_utf8(data)
-        cursors.fall_back(wrong, reason)
+        cursors.fall_back(wrong, None if path is None else lambda _: _mismatch("is not valid UTF-8", path))
         return pc.if_else(pa.array(wrong), b"", data).cast(pa.string())
+
+
+_STRINGS: Final = Bound(_strings, None)
 
 
 def _not_utf8(data: pa.BinaryArray) -> Bits:
@@ -213,169 +279,104 @@ def _not_utf8(data: pa.BinaryArray) -> Bits:
     return wrong
 
 
-def _bytes(take: Read, type_: pa.DataType, path: Path) -> Read:
-    if not pa.types.is_decimal(type_):
-        return take
+def _decimals(read: Read, type_: pa.Decimal128Type, path: Path, cursors: Cursors) -> pa.Array:
+    data = read(cursors)
+    values, wrong = decimals.from_bytes(data, type_)
     too_long, empty = f"is a decimal of more than {type_.precision} digits", "is a decimal of no bytes"
-
-    def read(cursors: Cursors) -> pa.Array:
-        data = take(cursors)
-        values, wrong = decimals.from_bytes(data, type_)
-        cursors.fall_back(wrong, lambda index: _mismatch(too_long if data[index].as_py() else empty, path))
-        return values
-
-    return read
+    cursors.fall_back(wrong, lambda index: _mismatch(too_long if data[index].as_py() else empty, path))
+    return values
 
 
-def _enum(writer: tree.Enum, reader: tree.Enum, path: Path) -> Read:
-    symbols = [symbol if symbol in reader.symbols else reader.default for symbol in writer.symbols]
-    symbols = symbols or [None]  # every message falls back
-    lacking = np.array([symbol is None for symbol in symbols])
-    names = pa.array([symbol or "" for symbol in symbols], pa.string())
-
-    def read(cursors: Cursors) -> pa.Array:
-        index = cursors.indices(len(writer.symbols))
-        cursors.fall_back(lacking[index], lambda at: unknown(writer.symbols[index[at]]))
-        return names.take(pa.array(index))
-
-    def unknown(symbol: str) -> Mismatch:
-        return _mismatch(f"has the symbol `{symbol}`, which enum `{reader.name}` of the reader lacks", path)
-
-    return read
+def _symbols(
+    written: tuple[str, ...], known: tuple[str | None, ...], enum: str, path: Path, cursors: Cursors
+) -> pa.StringArray:
+    """known: the written symbols as the reader has them, None if it lacks one. enum: the reader's."""
+    index = cursors.indices(len(written))
+    symbols = pa.array(known or [None], pa.string()).take(pa.array(index))  # without one every message falls back
+    if symbols.null_count:
+        lacking = "has the symbol `{}`, which enum `{}` of the reader lacks"
+        wrong = symbols.is_null().to_numpy(zero_copy_only=False)
+        cursors.fall_back(wrong, lambda at: _mismatch(lacking.format(written[index[at]], enum), path))
+        symbols = symbols.fill_null("")
+    return symbols
 
 
 # --------------------------------------------------------------------------------------------------- nested columns
 
 
-def _record(writer: tree.Record, reader: tree.Record, path: Path) -> Read:
-    type_ = column_of(reader).type
-    reads: list[list[tuple[Read, int]]] = [[] for _ in writer.fields]  # of a written field, each with its column
-    constants: list[tuple[int, pa.Array]] = []
-    for column, field in enumerate(reader.fields):
-        index = written_field(writer, field)
-        try:
-            if index is None:
-                constants.append((column, constant(field)))
-            else:
-                node = writer.fields[index].node
-                reads[index].append((_compile(node, field.node, (f".{field.name}", *path)), column))
-        except Unresolvable as error:
-            raise error.inside(f".{field.name}") from None
-    # Fields that the reader lacks are also decoded: a message is right or wrong as a whole.
-    rest = [None if own else compile_check(field.node) for field, own in zip(writer.fields, reads, strict=True)]
-
-    def read(cursors: Cursors) -> pa.Array:
-        columns: list[pa.Array] = [None] * len(type_)
-        for own, unread in zip(reads, rest, strict=True):
-            if unread:
-                unread(cursors)
-            for field, column in own[1:]:  # by their aliases, more than one of the reader's fields are this one
-                columns[column] = field(cursors.some(np.arange(len(cursors))))
-            for field, column in own[:1]:
-                columns[column] = field(cursors)
-        for column, one in constants:
-            columns[column] = one.take(pa.array(np.zeros(len(cursors), np.int32)))
-        return pa.Array.from_buffers(type_, len(cursors), [None], children=columns)
-
-    return read
+def _structs(
+    type_: pa.StructType,
+    fields: tuple[tuple[tuple[int, Read], ...] | Check, ...],
+    constants: tuple[tuple[int, pa.Array], ...],
+    cursors: Cursors,
+) -> pa.StructArray:
+    """fields: of the written record, each with the plans of its columns, or its check if the reader lacks it."""
+    columns: list[pa.Array] = [None] * len(type_)
+    for field in fields:
+        if not isinstance(field, tuple):
+            field(cursors)
+            continue
+        for column, read in field[1:]:  # by their aliases, more than one of the reader's fields are this one
+            columns[column] = read(cursors.some(np.arange(len(cursors))))
+        column, read = field[0]
+        columns[column] = read(cursors)
+    for column, one in constants:
+        columns[column] = one.take(pa.array(np.zeros(len(cursors), np.int32)))
+    return pa.Array.from_buffers(type_, len(cursors), [None], children=columns)
 
 
-def _array(writer: tree.Array, reader: tree.Array, path: Path) -> Read:
-    type_ = column_of(reader).type
-    item = _compile(writer.items, reader.items, (ITEM, *path))
-    least, work = least_bytes(writer.items), tree.weight(writer.items)
-
-    def read(cursors: Cursors) -> pa.Array:
-        if least:
-            offsets, [items] = read_items(cursors, writer, least, [item], [type_.value_type])
-        else:  # which are all the same
-            offsets = empty_items(cursors, work)
-            items = item(cursors.batch.inactive_cursor()).take(pa.array(np.zeros(offsets[-1], np.int8)))
-        return pa.Array.from_buffers(type_, len(cursors), [None, pa.py_buffer(offsets)], children=[items])
-
-    return read
+def _lists(type_: pa.ListType, item: Read, written: tree.Array, least_bytes: int, cursors: Cursors) -> pa.ListArray:
+    offsets, [items] = read_items(cursors, written, least_bytes, [item], [type_.value_type])
+    return pa.Array.from_buffers(type_, len(cursors), [None, pa.py_buffer(offsets)], children=[items])
 
 
-def _map(writer: tree.Map, reader: tree.Map, path: Path) -> Read:
-    type_ = column_of(reader).type
+def _lists_of_equals(type_: pa.ListType, item: Read, weight: int, cursors: Cursors) -> pa.ListArray:
+    """Read items of no bytes, which are all the same."""
+    offsets = empty_items(cursors, weight)
+    items = item(cursors.batch.inactive_cursor()).take(pa.array(np.zeros(offsets[-1], np.int8)))
+    return pa.Array.from_buffers(type_, len(cursors), [None, pa.py_buffer(offsets)], children=[items])
+
+
+def _maps(type_: pa.MapType, item: Read, written: tree.Map, least_bytes: int, cursors: Cursors) -> pa.MapArray:
+    offsets, columns = read_items(cursors, written, least_bytes, [_STRINGS, item], [pa.string(), type_.item_type])
+    cursors.fall_back(repeats(columns[0], offsets))  # of two entries with one key the last counts
     entry = pa.struct([type_.key_field, type_.item_field])
-    item = _compile(writer.values, reader.values, (ITEM, *path))
-    least = 1 + least_bytes(writer.values)
-
-    def read(cursors: Cursors) -> pa.Array:
-        offsets, columns = read_items(cursors, writer, least, [_strings, item], [pa.string(), type_.item_type])
-        cursors.fall_back(repeats(columns[0], offsets))  # of two entries with one key the last counts
-        entries = pa.Array.from_buffers(entry, len(columns[0]), [None], children=columns)
-        return pa.Array.from_buffers(type_, len(cursors), [None, pa.py_buffer(offsets)], children=[entries])
-
-    return read
+    entries = pa.Array.from_buffers(entry, len(columns[0]), [None], children=columns)
+    return pa.Array.from_buffers(type_, len(cursors), [None, pa.py_buffer(offsets)], children=[entries])
 
 
 # ----------------------------------------------------------------------------------------------------------- unions
 
 
-def _written_union(writer: tree.Union, reader: tree.Node, path: Path) -> Read:
-    type_ = column_of(reader).type
-    branches: dict[int, Read] = {}
-    refused: dict[int, Unresolvable] = {}  # an error only for messages that use it
-    for index, branch in enumerate(writer.branches):
-        try:
-            branches[index] = _compile(branch, reader, path)
-        except Unresolvable as error:
-            refused[index] = error
-    nulls = frozenset(
-        index
-        for index, branch in enumerate(writer.branches)
-        if branch.kind == "null" and index not in refused and not pa.types.is_null(type_)
-    )
-
-    def mismatch_at(index: int) -> Mismatch:
-        return _mismatch(refused[index].reason, (*refused[index].steps, *path))
-
-    def read(cursors: Cursors) -> pa.Array:
-        index = cursors.indices(len(writer.branches))
-        columns: list[pa.Array] = []
-        places: list[Longs] = []
-        for number in refused:
-            cursors.fall_back(index == number, lambda at: mismatch_at(int(index[at])))
-        for number, branch in branches.items():
-            if number in nulls:
-                continue
-            which = np.flatnonzero(index == number)
-            if len(which) == len(cursors):
-                return branch(cursors)
-            if len(which):
-                some = cursors.some(which)
-                columns.append(branch(some))
-                cursors.resume(which, some)
-                places.append(which)
-        if not columns:
-            return pa.nulls(len(cursors), type_)
-        if len(columns) == 1:
-            return at_rows(columns[0], places[0], len(cursors))
-        return at_rows(pa.concat_arrays(columns), np.concatenate(places), len(cursors))
-
-    return read
+def _branches(type_: pa.DataType, branches: tuple[Read | None, ...], cursors: Cursors) -> pa.Array:
+    """branches: of the written union. None: a null in a column of another type."""
+    index = cursors.indices(len(branches))
+    columns: list[pa.Array] = []
+    places: list[Longs] = []
+    for number, branch in enumerate(branches):
+        if branch is None:
+            continue
+        which = np.flatnonzero(index == number)
+        if len(which) == len(cursors):
+            return branch(cursors)
+        if len(which):
+            some = cursors.some(which)
+            columns.append(branch(some))
+            cursors.resume(which, some)
+            places.append(which)
+    if not columns:
+        return pa.nulls(len(cursors), type_)
+    if len(columns) == 1:
+        return at_rows(columns[0], places[0], len(cursors))
+    return at_rows(pa.concat_arrays(columns), np.concatenate(places), len(cursors))
 
 
-def _into_union(writer: tree.Node, reader: tree.Union, path: Path) -> Read:
-    index = best_branch(writer, reader)
-    if index is None:
-        raise unresolvable(writer, reader)
-    branch = reader.branches[index]
-    type_ = column_of(reader).type
-    if branch.kind == "null":
-        return lambda cursors: pa.nulls(len(cursors), type_)
-    kinds = variants(reader)
-    inner = _compile(writer, widened(reader) or branch, path)
-    if widened(reader) or len(kinds) == 1:
-        return inner
-    member = kinds.index(branch)
+def _refused(type_: pa.DataType, reason: str, path: Path, cursors: Cursors) -> pa.Array:
+    cursors.fall_back(np.ones(len(cursors), np.bool_), lambda _: _mismatch(reason, path))
+    return pa.nulls(len(cursors), type_)
 
-    def read(cursors: Cursors) -> pa.Array:
-        count = len(cursors)
-        members = [pa.nulls(count, field.type) for field in type_]
-        members[member] = inner(cursors)
-        return pa.Array.from_buffers(type_, count, [None], children=members)
 
-    return read
+def _member(type_: pa.StructType, member: int, read: Read, cursors: Cursors) -> pa.StructArray:
+    members = [pa.nulls(len(cursors), field.type) for field in type_]
+    members[member] = read(cursors)
+    return pa.Array.from_buffers(type_, len(cursors), [None], children=members)

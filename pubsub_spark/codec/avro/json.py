@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from json import dumps
 from json.encoder import encode_basestring
 from typing import Final
@@ -17,8 +16,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pubsub_spark.bound import Bound
 from pubsub_spark.codec.arrays import named_structs
-from pubsub_spark.codec.avro.columns import batches, compile_columns
+from pubsub_spark.codec.avro.columns import ColumnReader, batches, compile_columns
 from pubsub_spark.codec.avro.encode import compile_rows
 from pubsub_spark.codec.avro.types import column_of, value_type, variants, widened
 from pubsub_spark.codec.json import reader, writer
@@ -32,45 +32,50 @@ from pubsub_spark.schema.avro.definition import AvroDefinition
 
 
 def compile_reader(definition: AvroDefinition) -> JsonReader:
-    def exact(text: bytes) -> bytes:
-        return definition.datum.write(definition.read_json(text))
-
+    exact = Bound(_exact_message, definition)
     try:
         raw = tree.without_logical(definition.root)
         type_, plan = value_type(raw), _plan(raw)
     except SchemaError:
-        return JsonReader(None, pa.binary(), lambda _: None, exact)
-    rows = compile_rows(raw, type_)
-    wrapped = not pa.types.is_struct(column_of(raw).type)
-
-    def write(column: pa.Array) -> pa.BinaryArray:
-        return rows(named_structs({"value": column}, len(column)) if wrapped else column)
-
+        return JsonReader(None, pa.binary(), exact, exact)
+    write: reader.Convert = compile_rows(raw, type_)
+    if not pa.types.is_struct(column_of(raw).type):
+        write = Bound(_rows_of_values, write)
     return JsonReader(plan, pa.binary(), write, exact)
+
+
+def _exact_message(definition: AvroDefinition, text: bytes) -> bytes:
+    return definition.datum.write(definition.read_json(text))
+
+
+def _rows_of_values(write: reader.Convert, values: pa.Array) -> pa.BinaryArray:
+    return write(named_structs({"value": values}, len(values)))
 
 
 def compile_writer(definition: AvroDefinition) -> Callable[[pa.BinaryArray], pa.BinaryArray]:
     """The input is binary messages, which show the branch of each union."""
-
-    def one(message: bytes) -> bytes:
-        return json_encoding.write_message(definition.root, definition.datum.read(message))
-
     columns, write = None, None
     with suppress(SchemaError):
         raw = tree.without_logical(definition.root)
         value_type(raw)
         columns, write = compile_columns(definition.root, raw), _writer(raw)
+    return Bound(_texts, definition, columns, write)
 
-    def texts(messages: pa.BinaryArray) -> pa.BinaryArray:
-        if columns and write and len(messages) >= MIN_VECTORISED_ROWS:
-            column, batch = columns.decode(messages)
+
+def _texts(
+    definition: AvroDefinition, columns: ColumnReader | None, write: Write | None, messages: pa.BinaryArray
+) -> pa.BinaryArray:
+    texts = [pa.array([], pa.binary())]
+    for start, end in batches(messages):
+        some = messages.slice(start, end - start)
+        if columns and write and len(some) >= MIN_VECTORISED_ROWS:
+            column, batch = columns.decode(some)
             if not batch.any_fell_back:  # as does a map with one key twice
-                return write(column).cast(pa.binary())
-        return pa.array(map(one, messages.to_pylist()), pa.binary())
-
-    return lambda messages: pa.concat_arrays(
-        [pa.array([], pa.binary()), *(texts(messages.slice(start, end - start)) for start, end in batches(messages))]
-    )
+                texts.append(write(column).cast(pa.binary()))
+                continue
+        data = map(definition.datum.read, some.to_pylist())
+        texts.append(pa.array([json_encoding.write_message(definition.root, datum) for datum in data], pa.binary()))
+    return pa.concat_arrays(texts)
 
 
 def _members(union: tree.Union) -> list[tree.Node]:
@@ -93,43 +98,52 @@ def _plan(node: tree.Node) -> Plan:
 def _given(node: tree.Node) -> Plan:
     match node:
         case tree.Record(fields=fields):
-            plans = [([field.name], _plan(field.node)) for field in fields]
-            return reader.objects(plans, reader.of_names([field.name for field in fields]), size=len(fields))
+            names = tuple(field.name for field in fields)
+            plans = tuple(((field.name,), _plan(field.node)) for field in fields)
+            return reader.Objects(plans, Bound(reader.structs, names), size=len(fields))
         case tree.Array(items):
-            return reader.lists(_plan(items))
+            return reader.Lists(_plan(items))
         case tree.Map(values):
-            return reader.maps(_PLANS["string"], _plan(values))
+            return reader.Maps(_PLANS["string"], _plan(values))
         case tree.Fixed(size=size):
-            return reader.each_text(partial(_bytes, size), pa.binary())
+            return reader.each_text(Bound(_bytes, size), pa.binary())
         case tree.Enum(symbols=symbols):
-            return reader.texts(partial(_symbols, pa.array(symbols, pa.string())))
+            return reader.texts(Bound(_symbols, symbols))
     return _PLANS[node.kind]
 
 
 def _union(node: tree.Union) -> Plan:
     kinds = _members(node)
     if not kinds:  # whose column is a struct without fields
-        return reader.leaf(pa.null(), lambda array: pa.nulls(len(_nulls(array)), pa.struct([])))
-    plans = {tree.type_name(branch): _given(branch) for branch in kinds}
-    names = [f"member{number}" for number in range(len(kinds))]
+        return reader.Leaf(pa.null(), _empty_structs)
+    names = tuple(f"member{number}" for number in range(len(kinds)))
+    plans = tuple(((tree.type_name(branch),), _given(branch)) for branch in kinds)
+    return _UnionPlan(plans, Bound(_one_of_members, names), size=1)
 
-    def build(arrays: list[pa.Array], length: int) -> pa.Array:
-        reader.require(bool((reader.values_per_row(arrays) == 1).all()))
-        return arrays[0] if len(arrays) == 1 else reader.of_names(names)(arrays, length)
 
-    def read(values: Values, counts: Names) -> pa.Array:
+class _UnionPlan(reader.Objects):
+    def read(self, values: Values, names: Names) -> pa.Array:
         """In one pass, because each object has only one name."""
-        columns: dict[str, Values] = {name: [None] * len(values) for name in plans}
+        columns: dict[str, Values] = {name: [None] * len(values) for (name,), _ in self.fields}
         absent = [value is None for value in values]
         for row, value in enumerate(values):
             if value is not None:
                 ((name, inner),) = value.items()
                 reader.require(inner is not None)
                 columns[name][row] = inner
-        arrays = [plan.read(columns[name], counts) for name, plan in plans.items()]
-        return arrays[0] if len(arrays) == 1 else pa.StructArray.from_arrays(arrays, names, mask=pa.array(absent))
+        arrays = [plan.read(columns[name], names) for (name,), plan in self.fields]
+        if len(arrays) == 1:
+            return arrays[0]
+        return pa.StructArray.from_arrays(arrays, [f"member{at}" for at in range(len(arrays))], mask=pa.array(absent))
 
-    return reader.objects([([name], plan) for name, plan in plans.items()], build, size=1)._replace(read=read)
+
+def _one_of_members(names: tuple[str, ...], arrays: list[pa.Array], length: int) -> pa.Array:
+    reader.require(bool((reader.values_per_row(arrays) == 1).all()))
+    return arrays[0] if len(arrays) == 1 else reader.structs(names, arrays, length)
+
+
+def _empty_structs(array: pa.Array) -> pa.StructArray:
+    return pa.nulls(len(_nulls(array)), pa.struct([]))
 
 
 def _bytes(size: int | None, text: str) -> bytes:
@@ -138,8 +152,8 @@ def _bytes(size: int | None, text: str) -> bytes:
     return data
 
 
-def _symbols(symbols: pa.StringArray, array: pa.StringArray) -> pa.StringArray:
-    reader.require(pc.index_in(array, symbols).null_count == array.null_count)
+def _symbols(symbols: tuple[str, ...], array: pa.StringArray) -> pa.StringArray:
+    reader.require(pc.index_in(array, pa.array(symbols, pa.string())).null_count == array.null_count)
     return array
 
 
@@ -149,14 +163,14 @@ def _nulls(array: pa.Array) -> pa.Array:
 
 
 _PLANS: Final = {
-    "null": reader.leaf(pa.null(), _nulls),
+    "null": reader.Leaf(pa.null(), _nulls),
     "boolean": reader.exactly(pa.bool_()),
     "int": reader.integers(pa.int32(), None),
     "long": reader.integers(pa.int64(), None),
     "float": reader.floats(pa.float32()),
     "double": reader.floats(pa.float64()),
     "string": reader.exactly(pa.string()),
-    "bytes": reader.each_text(partial(_bytes, None), pa.binary()),
+    "bytes": reader.each_text(Bound(_bytes, None), pa.binary()),
 }
 
 
@@ -166,41 +180,41 @@ _PLANS: Final = {
 def _writer(node: tree.Node) -> Write:
     match node:
         case tree.Record(fields=fields):
-            writers = [(field.name, _writer(field.node)) for field in fields]
-            return lambda array: writer.objects(
-                [(name, array.field(index), write) for index, (name, write) in enumerate(writers)], array
-            )
+            return Bound(_objects, tuple((field.name, _writer(field.node)) for field in fields))
         case tree.Array(items):
-            return partial(writer.lists, write=_writer(items))
+            return Bound(writer.lists, _writer(items))
         case tree.Map(values):
-            return partial(writer.maps, write_key=writer.strings, write=_writer(values))
+            return Bound(writer.maps, writer.strings, _writer(values))
         case tree.Union():
-            return _union_writer(node)
+            kinds = _members(node)
+            tags = [f"{{{dumps(tree.type_name(branch), ensure_ascii=False)}:" for branch in kinds]
+            members = tuple(zip(tags, map(_writer, kinds), strict=True))
+            return Bound(_union_texts, members) if members else writer.nulls
     return _WRITERS[node.kind]
 
 
-def _union_writer(node: tree.Union) -> Write:
-    kinds = _members(node)
-    members = [(f"{{{dumps(tree.type_name(branch), ensure_ascii=False)}:", _writer(branch)) for branch in kinds]
+def _objects(fields: tuple[tuple[str, Write], ...], array: pa.StructArray) -> pa.StringArray:
+    return writer.objects([(name, array.field(index), write) for index, (name, write) in enumerate(fields)], array)
 
-    def write(array: pa.Array) -> pa.StringArray:
-        columns = array.flatten() if len(members) > 1 else [array]
-        texts = [
-            writer.joined(tag, write_member(column), "}")
-            for (tag, write_member), column in zip(members, columns, strict=True)
-        ]
-        return pc.coalesce(*texts, writer.constant("null"))
 
-    return write if members else _WRITERS["null"]
+def _union_texts(members: tuple[tuple[str, Write], ...], array: pa.Array) -> pa.StringArray:
+    columns = array.flatten() if len(members) > 1 else [array]
+    texts = [writer.joined(tag, write(column), "}") for (tag, write), column in zip(members, columns, strict=True)]
+    return pc.coalesce(*texts, writer.constant("null"))
+
+
+def _floats(array: pa.Array) -> pa.StringArray:
+    return writer.floats(array.cast(pa.float64()))
+
+
+def _byte_texts(array: pa.BinaryArray) -> pa.StringArray:
+    return writer.one_by_one(lambda value: encode_basestring(value.decode("iso-8859-1")), array.to_pylist())
 
 
 _WRITERS: Final[dict[str, Write]] = {
-    "null": lambda array: pa.repeat("null", len(array)),
+    "null": writer.nulls,
     **dict.fromkeys(("boolean", "int", "long"), writer.plain),
-    **dict.fromkeys(("float", "double"), lambda array: writer.floats(array.cast(pa.float64()))),
+    **dict.fromkeys(("float", "double"), _floats),
     **dict.fromkeys(("string", "enum"), writer.strings),
-    **dict.fromkeys(
-        ("bytes", "fixed"),
-        lambda array: writer.one_by_one(lambda value: encode_basestring(value.decode("iso-8859-1")), array.to_pylist()),
-    ),
+    **dict.fromkeys(("bytes", "fixed"), _byte_texts),
 }

@@ -13,11 +13,12 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
+from pubsub_spark.bound import Bound
 from pubsub_spark.codec.arrays import with_reasons
 from pubsub_spark.codec.json import ddl, json_schema, reader
 from pubsub_spark.codec.json.reader import JsonReader, Plan
@@ -62,46 +63,52 @@ def _reader(text: str) -> JsonReader:
     kind = _parsed(text)
     plan, convert = _forms(kind)
 
-    def exact(payload: bytes) -> Any:
-        try:
-            value = json.loads(payload, parse_float=Decimal, parse_constant=reader.refuse_constant)
-        except InvalidOperation:  # `Decimal` has exponents of 18 digits
-            raise InvalidMessage("The payload has a number whose exponent is too large") from None
-        except (ValueError, RecursionError) as error:
-            raise InvalidMessage(f"The payload is not JSON: {error}") from None
-        if not isinstance(value, dict):
-            raise InvalidMessage("The payload is JSON, but no object")
-        return convert(value, "")
-
     # The reader's arrays name the elements of lists in their own way.
-    return JsonReader(reader.required(plan), kind, lambda column: column.cast(kind), exact, unknown_names=True)
+    cast, exact = Bound(_cast, kind), Bound(_exact, convert)
+    return JsonReader(reader.required(plan), kind, cast, exact, unknown_names=True)
+
+
+def _cast(kind: pa.StructType, column: pa.StructArray) -> pa.StructArray:
+    return column.cast(kind)
+
+
+def _exact(convert: Convert, payload: bytes) -> Any:
+    try:
+        value = json.loads(payload, parse_float=Decimal, parse_constant=reader.refuse_constant)
+    except InvalidOperation:  # `Decimal` has exponents of 18 digits
+        raise InvalidMessage("The payload has a number whose exponent is too large") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessage(f"The payload is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidMessage("The payload is JSON, but no object")
+    return convert(value, "")
 
 
 def _forms(kind: pa.DataType) -> tuple[Plan, Convert]:
     """Return the plan of a type's values in their common form, and the conversion of a non-null one in any form."""
     if pa.types.is_struct(kind):
         forms = {field.name: _forms(field.type) for field in kind}
-        plans = [([name], plan) for name, (plan, _) in forms.items()]
-        convert = partial(_struct, {name: _or_null(convert) for name, (_, convert) in forms.items()})
-        return reader.objects(plans, reader.of_names(list(forms)), unknown_names=True), convert
+        plans = tuple(((name,), plan) for name, (plan, _) in forms.items())
+        convert = Bound(_struct, {name: convert for name, (_, convert) in forms.items()})
+        return reader.Objects(plans, Bound(reader.structs, tuple(forms)), unknown_names=True), convert
     if pa.types.is_list(kind):
         plan, item = _forms(kind.value_type)
-        return reader.lists(plan), partial(_list, _or_null(item))
+        return reader.Lists(plan), Bound(_list, item)
     if pa.types.is_map(kind):
         plan, item = _forms(kind.item_type)
-        return reader.maps(reader.exactly(pa.string()), plan), partial(_map, _or_null(item))
+        return reader.Maps(reader.exactly(pa.string()), plan), Bound(_map, item)
     if kind in _TEXTS:
         parse, form = _TEXTS[kind]
-        return reader.each_text(parse, kind), partial(_scalar, parse, form)
+        return reader.each_text(parse, kind), Bound(_scalar, parse, form)
     if pa.types.is_integer(kind):
         form = f"an integer of {kind.bit_width} bits"
-        return reader.integers(kind, as_text=None), partial(_scalar, partial(_integer, kind.bit_width - 1), form)
+        return reader.integers(kind, as_text=None), Bound(_scalar, Bound(_integer, kind.bit_width - 1), form)
     if pa.types.is_floating(kind):
-        return reader.floats(kind), partial(_scalar, _double, "a number")
+        return reader.floats(kind), Bound(_scalar, _double, "a number")
     if pa.types.is_decimal(kind):
         form = f"a decimal of {kind.precision} digits, {kind.scale} of them after the point"
-        return reader.exactly(kind), partial(_scalar, partial(_decimal, kind.precision, kind.scale), form)
-    return reader.exactly(kind), partial(_scalar, _boolean, "true or false") if kind == pa.bool_() else _string
+        return reader.exactly(kind), Bound(_scalar, Bound(_decimal, kind.precision, kind.scale), form)
+    return reader.exactly(kind), Bound(_scalar, _boolean, "true or false") if kind == pa.bool_() else _string
 
 
 def _wrong(path: str, kind: str, value: Any) -> NoReturn:
@@ -110,26 +117,26 @@ def _wrong(path: str, kind: str, value: Any) -> NoReturn:
     raise InvalidMessage(f"`{path.removeprefix('.')}` must be {kind}, is {shown}")
 
 
-def _or_null(convert: Convert) -> Convert:
-    return lambda value, path: None if value is None else convert(value, path)
-
-
 def _struct(fields: dict[str, Convert], value: Any, path: str) -> Any:
     if not isinstance(value, dict):
         _wrong(path, "an object", value)
-    return {name: convert(value.get(name), f"{path}.{name}") for name, convert in fields.items()}
+    return {name: _or_null(convert, value.get(name), f"{path}.{name}") for name, convert in fields.items()}
 
 
 def _list(element: Convert, value: Any, path: str) -> Any:
     if not isinstance(value, list):
         _wrong(path, "an array", value)
-    return [element(item, f"{path}[{index}]") for index, item in enumerate(value)]
+    return [_or_null(element, item, f"{path}[{index}]") for index, item in enumerate(value)]
 
 
 def _map(item: Convert, value: Any, path: str) -> Any:
     if not isinstance(value, dict):
         _wrong(path, "an object", value)
-    return [(_utf8(key), item(entry, f"{path}.{key}")) for key, entry in value.items()]
+    return [(_utf8(key), _or_null(item, entry, f"{path}.{key}")) for key, entry in value.items()]
+
+
+def _or_null(convert: Convert, value: Any, path: str) -> Any:
+    return None if value is None else convert(value, path)
 
 
 def _scalar(convert: Callable[[Any], Any], form: str, value: Any, path: str) -> Any:
@@ -192,10 +199,14 @@ def _timestamp(text: str) -> datetime.datetime:
     return time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
 
 
+def _local_timestamp(text: str) -> datetime.datetime:
+    return _timestamp(text).replace(tzinfo=None)
+
+
 # Types whose values are strings: how one is parsed, and the form that it must have.
 _TEXTS: Final[dict[pa.DataType, tuple[Callable[[str], Any], str]]] = {
-    pa.binary(): (partial(base64.b64decode, validate=True), "base64"),
+    pa.binary(): (Bound(base64.b64decode, validate=True), "base64"),
     pa.date32(): (datetime.date.fromisoformat, "a date such as 2026-01-31"),
     pa.timestamp("us", tz="UTC"): (_timestamp, "a time such as 2026-01-31T12:00:00Z"),
-    pa.timestamp("us"): (lambda text: _timestamp(text).replace(tzinfo=None), "a time such as 2026-01-31T12:00:00Z"),
+    pa.timestamp("us"): (_local_timestamp, "a time such as 2026-01-31T12:00:00Z"),
 }

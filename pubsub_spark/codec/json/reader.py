@@ -16,17 +16,20 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, repeat
 from json.scanner import make_scanner
 from operator import is_not, itemgetter
 from types import NoneType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
+from pubsub_spark.bound import Bound
 from pubsub_spark.codec.arrays import at_rows, named_structs, offsets_of
 from pubsub_spark.schema.definition import InvalidMessage
 
@@ -64,18 +67,20 @@ _TYPES: Final[dict[frozenset[type], pa.DataType]] = {
 }
 
 
+Convert = Callable[[pa.Array], pa.Array]
 Build = Callable[[list[pa.Array], int], pa.Array]  # of the arrays of the fields of so many objects
 
 
-class Plan(NamedTuple):
+class Plan(Protocol):
     """The way to read a value: its JSON as an Arrow type, and the conversions of its array, or of its parsed values.
 
     json_type: None if Arrow cannot read it (a map)
     """
 
-    json_type: pa.DataType | None
-    convert: Callable[[pa.Array, Names], pa.Array]
-    read: Callable[[Values, Names], pa.Array]
+    @property
+    def json_type(self) -> pa.DataType | None: ...
+    def convert(self, array: pa.Array, names: Names) -> pa.Array: ...
+    def read(self, values: Values, names: Names) -> pa.Array: ...
 
 
 class JsonReader(NamedTuple):
@@ -85,7 +90,7 @@ class JsonReader(NamedTuple):
 
     plan: Plan | None
     type: pa.DataType
-    write: Callable[[pa.Array], pa.Array]
+    write: Convert
     exact: Callable[[bytes], Any]
     unknown_names: bool = False  # are left out
     unique_names: bool = False  # in an object, else the last of a name's values counts
@@ -187,169 +192,213 @@ class JsonReader(NamedTuple):
 # ------------------------------------------------------------------------------------------------------------- plans
 
 
-def leaf(json_type: pa.DataType, convert: Callable[[pa.Array], pa.Array]) -> Plan:
-    """A value without parts: `convert` receives an array of strings, numbers or booleans."""
-    types = {**_TYPES, frozenset(): json_type}
-    if pa.types.is_integer(json_type):
-        types[frozenset({int})] = json_type
+@dataclass(frozen=True)
+class Leaf:
+    """A value without parts: `of` receives an array of strings, numbers or booleans."""
 
-    def read(values: Values, _: Names) -> pa.Array:
-        return convert(pa.array(values, types[frozenset(map(type, values)) - {NoneType}]))
+    json_type: pa.DataType
+    of: Convert
 
-    return Plan(json_type, lambda array, _: convert(array), read)
+    def convert(self, array: pa.Array, _: Names) -> pa.Array:
+        return self.of(array)
 
-
-def required(plan: Plan) -> Plan:
-    def check(array: pa.Array) -> pa.Array:
-        require(not array.null_count)
-        return array
-
-    return _then(plan, check)
+    def read(self, values: Values, _: Names) -> pa.Array:
+        kinds = frozenset(map(type, values)) - {NoneType}
+        is_own = not kinds or (kinds == {int} and pa.types.is_integer(self.json_type))
+        return self.of(pa.array(values, self.json_type if is_own else _TYPES[kinds]))
 
 
-def _then(plan: Plan, convert: Callable[[pa.Array], pa.Array]) -> Plan:
-    return Plan(
-        plan.json_type,
-        lambda array, names: convert(plan.convert(array, names)),
-        lambda values, names: convert(plan.read(values, names)),
-    )
+@dataclass(frozen=True)
+class Then:
+    """The values of a plan, converted further."""
+
+    plan: Plan
+    of: Convert
+
+    @property
+    def json_type(self) -> pa.DataType | None:
+        return self.plan.json_type
+
+    def convert(self, array: pa.Array, names: Names) -> pa.Array:
+        return self.of(self.plan.convert(array, names))
+
+    def read(self, values: Values, names: Names) -> pa.Array:
+        return self.of(self.plan.read(values, names))
 
 
-def objects(
-    fields: list[tuple[list[str], Plan]],
-    build: Build,
-    size: int | None = None,
-    unknown_names: bool = False,
-) -> Plan:
+@dataclass(frozen=True)
+class Objects:
     """`build` makes the array of the objects that are present from their fields' arrays.
 
     fields: each with the names it may have. Arrow reads only the first. size: the number of names in each object
     """
-    has_all_names = size == len(fields) and all(len(spellings) == 1 for spellings, _ in fields)
-    types = [plan.json_type for _, plan in fields]
-    json_type = None
-    if types and None not in types:
-        json_type = pa.struct([(names[0], plan.json_type) for names, plan in fields])
 
-    def convert(array: pa.StructArray, names: Names) -> pa.Array:
+    fields: tuple[tuple[tuple[str, ...], Plan], ...]
+    build: Build
+    size: int | None = None
+    unknown_names: bool = False
+
+    @cached_property
+    def json_type(self) -> pa.StructType | None:
+        types = [plan.json_type for _, plan in self.fields]
+        if not types or None in types:
+            return None
+        return pa.struct([(names[0], type_) for (names, _), type_ in zip(self.fields, types, strict=True)])
+
+    @cached_property
+    def _has_all_names(self) -> bool:
+        return self.size == len(self.fields) and all(len(spellings) == 1 for spellings, _ in self.fields)
+
+    def convert(self, array: pa.StructArray, names: Names) -> pa.Array:
         if array.null_count:
-            return _expand(convert(array.drop_null(), names), array.is_valid().to_numpy(zero_copy_only=False))
-        if size is not None:
-            names.append(size * len(array))
-        return build([plan.convert(array.field(at), names) for at, (_, plan) in enumerate(fields)], len(array))
+            return _expand(self.convert(array.drop_null(), names), array.is_valid().to_numpy(zero_copy_only=False))
+        if self.size is not None:
+            names.append(self.size * len(array))
+        arrays = [plan.convert(array.field(at), names) for at, (_, plan) in enumerate(self.fields)]
+        return self.build(arrays, len(array))
 
-    def read(values: Values, names: Names) -> pa.Array:
+    def read(self, values: Values, names: Names) -> pa.Array:
+        size, count = self.size, len(values)
         kinds = set(map(type, values))
         if NoneType in kinds:
-            valid = np.fromiter(map(is_not, values, repeat(None)), np.bool_, len(values))
-            return _expand(read([value for value in values if value is not None], names), valid)
+            valid = np.fromiter(map(is_not, values, repeat(None)), np.bool_, count)
+            return _expand(self.read([value for value in values if value is not None], names), valid)
         require(kinds <= {dict} and (size is None or {size}.issuperset(map(len, values))))
-        names.append(sum(map(len, values)) if size is None else size * len(values))
-        if has_all_names:  # or raises KeyError
-            return build([plan.read(list(map(itemgetter(*name), values)), names) for name, plan in fields], len(values))
+        names.append(sum(map(len, values)) if size is None else size * count)
+        if self._has_all_names:  # or raises KeyError
+            arrays = [plan.read(list(map(itemgetter(*name), values)), names) for name, plan in self.fields]
+            return self.build(arrays, count)
         unread = set().union(*values)
         arrays = []
-        for spellings, plan in fields:
+        for spellings, plan in self.fields:
             used = [name for name in spellings if name in unread]
             require(len(used) < 2)
             unread.difference_update(used)
-            items = list(map(dict.get, values, repeat(used[0]))) if used else [None] * len(values)
+            items = list(map(dict.get, values, repeat(used[0]))) if used else [None] * count
             arrays.append(plan.read(items, names))
-        require(unknown_names or not unread)
-        return build(arrays, len(values))
-
-    return Plan(json_type, convert, read)
+        require(self.unknown_names or not unread)
+        return self.build(arrays, count)
 
 
-def of_names(names: list[str]) -> Build:
-    return lambda arrays, length: named_structs(dict(zip(names, arrays, strict=True)), length)
+@dataclass(frozen=True)
+class Lists:
+    item: Plan
 
+    @cached_property
+    def json_type(self) -> pa.ListType | None:
+        return self.item.json_type and pa.list_(self.item.json_type)
 
-def wrapped(plan: Plan, name: str) -> Plan:
-    return _then(plan, lambda array: named_structs({name: array}, len(array), array))
+    def convert(self, array: pa.ListArray, names: Names) -> pa.Array:
+        return _lists(self.item.convert(array.flatten(), names), pc.list_value_length(array))
 
-
-def lists(item: Plan) -> Plan:
-    def convert(array: pa.ListArray, names: Names) -> pa.Array:
-        return _lists(item.convert(array.flatten(), names), pc.list_value_length(array))
-
-    def read(values: Values, names: Names) -> pa.Array:
+    def read(self, values: Values, names: Names) -> pa.Array:
         lengths = _lengths(values, list)
-        return _lists(item.read(list(chain.from_iterable(filter(None, values))), names), lengths)
-
-    return Plan(item.json_type and pa.list_(item.json_type), convert, read)
+        return _lists(self.item.read(list(chain.from_iterable(filter(None, values))), names), lengths)
 
 
-def maps(key: Plan, item: Plan, as_lists: bool = False) -> Plan:
+@dataclass(frozen=True)
+class Maps:
     """The objects may have any names. `as_lists`: lists of structs of a key and a value."""
 
-    def read(values: Values, names: Names) -> pa.Array:
+    key: Plan
+    item: Plan
+    as_lists: bool = False
+    json_type: None = None
+
+    def convert(self, array: pa.Array, names: Names) -> pa.Array:
+        raise NotImplementedError
+
+    def read(self, values: Values, names: Names) -> pa.Array:
         lengths = _lengths(values, dict)
         present = list(filter(None, values))
-        keys = key.read(list(chain.from_iterable(present)), names)
-        items = item.read(list(chain.from_iterable(map(dict.values, present))), names)
+        keys = self.key.read(list(chain.from_iterable(present)), names)
+        items = self.item.read(list(chain.from_iterable(map(dict.values, present))), names)
         names.append(len(keys))
         type_ = pa.map_(keys.type, items.type)
         entry = pa.struct([type_.key_field, type_.item_field])
         entries = pa.Array.from_buffers(entry, len(keys), [None], children=[keys, items])
-        return _lists(entries, lengths, None if as_lists else type_)
+        return _lists(entries, lengths, None if self.as_lists else type_)
 
-    return Plan(None, lambda _, __: require(False), read)
+
+def required(plan: Plan) -> Then:
+    return Then(plan, Bound(_without_nulls))
+
+
+def wrapped(plan: Plan, name: str) -> Then:
+    return Then(plan, Bound(_wrapped, name))
+
+
+def _without_nulls(array: pa.Array) -> pa.Array:
+    require(not array.null_count)
+    return array
+
+
+def _wrapped(name: str, array: pa.Array) -> pa.StructArray:
+    return named_structs({name: array}, len(array), array)
+
+
+def structs(names: Sequence[str], arrays: list[pa.Array], length: int) -> pa.StructArray:
+    return named_structs(dict(zip(names, arrays, strict=True)), length)
 
 
 # ------------------------------------------------------------------------------------------------------------ leaves
 
 
-def exactly(type_: pa.DataType) -> Plan:
+def exactly(type_: pa.DataType) -> Leaf:
     """Return the plan of strings or booleans."""
-
-    def convert(array: pa.Array) -> pa.Array:
-        require(array.type == type_)
-        return array
-
-    return leaf(type_, convert)
+    return Leaf(type_, Bound(_exactly, type_))
 
 
-def integers(type_: pa.DataType, as_text: bool | None) -> Plan:
+def _exactly(type_: pa.DataType, array: pa.Array) -> pa.Array:
+    require(array.type == type_)
+    return array
+
+
+def integers(type_: pa.DataType, as_text: bool | None) -> Leaf:
     """as_text: they are strings for Arrow (True), may be (False) or not (None)."""
-
-    def convert(array: pa.Array) -> pa.Array:
-        if as_text is not None and pa.types.is_string(array.type):
-            numbers = array.cast(type_)
-            require(numbers.cast(pa.string()).equals(array))  # in the one form that writing them again makes
-            return numbers
-        require(pa.types.is_integer(array.type))
-        return _cast(array, type_)
-
-    return leaf(pa.string() if as_text else type_, convert)
+    return Leaf(pa.string() if as_text else type_, Bound(_integers, type_, as_text is not None))
 
 
-def floats(type_: pa.DataType) -> Plan:
+def _integers(type_: pa.DataType, may_be_text: bool, array: pa.Array) -> pa.Array:
+    if may_be_text and pa.types.is_string(array.type):
+        numbers = array.cast(type_)
+        require(numbers.cast(pa.string()).equals(array))  # in the one form that writing them again makes
+        return numbers
+    require(pa.types.is_integer(array.type))
+    return _cast(array, type_)
+
+
+def floats(type_: pa.DataType) -> Leaf:
     """Return the plan of numbers that the type can hold, rounded to it."""
+    return Leaf(pa.float64(), Bound(_floats, type_))
+
+
+def _floats(type_: pa.DataType, array: pa.Array) -> pa.Array:
+    require(pa.types.is_floating(array.type) or pa.types.is_integer(array.type))
+    numbers = _cast(array, pa.float64())
+    finite = (numbers.drop_null() if numbers.null_count else numbers).to_numpy()
     bound = FLOAT_LIMIT if pa.types.is_float32(type_) else np.inf
-
-    def convert(array: pa.Array) -> pa.Array:
-        require(pa.types.is_floating(array.type) or pa.types.is_integer(array.type))
-        numbers = _cast(array, pa.float64())
-        finite = (numbers.drop_null() if numbers.null_count else numbers).to_numpy()
-        # Python makes 0 of `-0`, and a negative zero of `-0.0`. Arrow does not distinguish them.
-        require(bool((np.abs(finite) < bound).all()) and _NEGATIVE_ZERO not in finite.view(np.int64))
-        return _cast(numbers, type_)
-
-    return leaf(pa.float64(), convert)
+    # Python makes 0 of `-0`, and a negative zero of `-0.0`. Arrow does not distinguish them.
+    require(bool((np.abs(finite) < bound).all()) and _NEGATIVE_ZERO not in finite.view(np.int64))
+    return _cast(numbers, type_)
 
 
-def texts(convert: Callable[[pa.StringArray], pa.Array]) -> Plan:
-    def of_strings(array: pa.Array) -> pa.Array:
-        require(pa.types.is_string(array.type))
-        return convert(array)
-
-    return leaf(pa.string(), of_strings)
+def texts(of: Convert) -> Leaf:
+    return Leaf(pa.string(), Bound(_texts, of))
 
 
-def each_text(convert: Callable[[str], Any], type_: pa.DataType) -> Plan:
+def _texts(of: Convert, array: pa.Array) -> pa.Array:
+    require(pa.types.is_string(array.type))
+    return of(array)
+
+
+def each_text(convert: Callable[[str], Any], type_: pa.DataType) -> Leaf:
     """The strings are converted one by one."""
-    return texts(lambda array: pa.array([None if text is None else convert(text) for text in array.to_pylist()], type_))
+    return texts(Bound(_each_text, convert, type_))
+
+
+def _each_text(convert: Callable[[str], Any], type_: pa.DataType, array: pa.StringArray) -> pa.Array:
+    return pa.array([None if text is None else convert(text) for text in array.to_pylist()], type_)
 
 
 # ----------------------------------------------------------------------------------------------------------- parsing

@@ -41,6 +41,10 @@ def plain(values: pa.Array) -> pa.StringArray:
     return values.cast(pa.string())
 
 
+def nulls(values: pa.Array) -> pa.StringArray:
+    return pa.repeat("null", len(values))
+
+
 def quoted(values: pa.Array) -> pa.StringArray:
     return joined('"', values.cast(pa.string()), '"')
 
@@ -92,12 +96,12 @@ def objects(members: list[tuple[str, pa.Array, Write]], like: pa.StructArray) ->
     return pc.if_else(like.is_valid(), text, NULL) if like.null_count else text
 
 
-def lists(values: pa.Array, write: Write) -> pa.StringArray:
+def lists(write: Write, values: pa.Array) -> pa.StringArray:
     """An element without a text is null."""
     return joined("[", _rows_joined(values, values.values, "[]", lambda items: write(items).fill_null("null")), "]")
 
 
-def maps(values: pa.Array, write_key: Write, write: Write) -> pa.StringArray:
+def maps(write_key: Write, write: Write, values: pa.Array) -> pa.StringArray:
     """`values` may also be lists of entries. A value without a text is null."""
     entries = values.values if pa.types.is_list(values.type) else None
     keys, items = (values.keys, values.items) if entries is None else (entries.field(0), entries.field(1))

@@ -42,7 +42,7 @@ class Scalar:
     kind: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Enum:
     """An enum: `names` has every number, with the first name declared for it. `numbers` has every name.
 
@@ -68,7 +68,7 @@ class Time:
     nanos: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Json:
     """A Struct, Value or ListValue, as JSON text."""
 

@@ -8,7 +8,6 @@ so is a missing column.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message_factory import GetMessageClass
 
+from pubsub_spark.bound import Bound
 from pubsub_spark.codec.arrays import entries_of, list_offsets, named_structs
 from pubsub_spark.codec.protobuf import column_tree as tree
 from pubsub_spark.codec.protobuf import ptars_schema
@@ -86,28 +86,34 @@ def _compile_fields(struct: tree.Struct, source: pa.StructType, path: str, ignor
             problems.append(str(error))
             continue
         if isinstance(column.node, tree.Scalar) and column.node.kind in ("float", "double") and not column.presence:
-            convert = _without_zeros(convert)
+            convert = Bound(_without_zeros, convert)
         converters.append((index, column, convert))
         if column.oneof:
             oneofs.setdefault(column.oneof, []).append((index, column.name))
     if problems:
         raise SchemaError("; ".join(problems))
 
-    def fields(rows: pa.StructArray) -> dict[str, pa.Array]:
-        sources = rows.flatten()  # each with the nulls of its parent
-        arrays = {}
-        for index, column, convert in converters:
-            with inside(f".{column.name}"):
-                source = sources[index]
-                if column.required and source.null_count > rows.null_count:
-                    bad = _first_true(pc.and_(pc.is_null(source), pc.is_valid(rows)))
-                    raise Unwritable(bad, "is null, and the field is required")
-                arrays[ptars_schema.field_name(column)] = convert(source)
-        for oneof, members in oneofs.items():
-            _check_oneof(oneof, {name: sources[index] for index, name in members})
-        return arrays
+    return Bound(_fields, tuple(converters), oneofs)
 
-    return fields
+
+def _fields(
+    converters: tuple[tuple[int, tree.Column, _Convert], ...],
+    oneofs: dict[str, list[tuple[int, str]]],
+    rows: pa.StructArray,
+) -> dict[str, pa.Array]:
+    """oneofs: the index and name of each member's column."""
+    sources = rows.flatten()  # each with the nulls of its parent
+    arrays = {}
+    for index, column, convert in converters:
+        with inside(f".{column.name}"):
+            source = sources[index]
+            if column.required and source.null_count > rows.null_count:
+                bad = _first_true(pc.and_(pc.is_null(source), pc.is_valid(rows)))
+                raise Unwritable(bad, "is null, and the field is required")
+            arrays[ptars_schema.field_name(column)] = convert(source)
+    for oneof, members in oneofs.items():
+        _check_oneof(oneof, {name: sources[index] for index, name in members})
+    return arrays
 
 
 def _check_oneof(oneof: str, members: dict[str, pa.Array]) -> None:
@@ -127,27 +133,26 @@ def _compile(node: tree.Node, source: pa.DataType, path: str, ignore_extra: bool
             return _compile_scalar(kind, source, path)
         case tree.Enum():
             if source in _TEXT:
-                return partial(_numbers, node)
+                return Bound(_numbers, node)
             if pa.types.is_signed_integer(source) and source.bit_width <= 32:
-                return partial(_checked_numbers, node)
+                return Bound(_checked_numbers, node)
         case tree.Time(name):
             if fits(TIMES[name], source):
-                return partial(_seconds_and_nanos, name)
+                return Bound(_seconds_and_nanos, name)
         case tree.Json():
             if source in _TEXT:
-                return partial(_json_bytes, node)
+                return Bound(_json_bytes, node)
         case tree.Array(element):
             if pa.types.is_list(source) or pa.types.is_large_list(source):
-                return partial(_lists, _compile(element, source.value_type, f"{path}[]", ignore_extra))
+                return Bound(_lists, _compile(element, source.value_type, f"{path}[]", ignore_extra))
         case tree.Map(key, value):
             if pa.types.is_map(source):
                 keys = _compile(key, source.key_type, f"{path}{{}}", ignore_extra)
                 values = _compile(value, source.item_type, f"{path}{{}}", ignore_extra)
-                return partial(_maps, keys, values)
+                return Bound(_maps, keys, values)
         case tree.Struct():
             if pa.types.is_struct(source):
-                fields = _compile_fields(node, source, path, ignore_extra)
-                return lambda array: named_structs(fields(array), len(array), array)
+                return Bound(_structs, _compile_fields(node, source, path, ignore_extra))
     raise unfit(path, source, arrow_type(node))
 
 
@@ -155,36 +160,39 @@ def _compile_scalar(kind: str, source: pa.DataType, path: str) -> _Convert:
     target = SCALARS[kind]
     unsigned = UNSIGNED.get(kind)
     if fits(target, source) or (target == pa.int32() and pa.types.is_date32(source)):
-        if unsigned is not None:  # the same bits as in reading
-            return lambda array: array.cast(target).view(unsigned)
-        return lambda array: array if array.type == target else array.cast(target)
+        return Bound(_cast, target) if unsigned is None else Bound(_view, target, unsigned)
     wide = (
         source == pa.int64() if kind in ("uint32", "fixed32") else pa.types.is_decimal128(source) and source.scale == 0
     )
     if unsigned is not None and wide:  # the types that Spark reads them as with `upcast.unsigned.ints`
-        return lambda array: _in_range(array, 2**unsigned.bit_width - 1, kind).cast(unsigned)
+        return Bound(_in_range, unsigned, kind)
     raise unfit(path, source, target)
 
 
-def _in_range(array: pa.Array, high: int, kind: str) -> pa.Array:
-    most = pa.scalar(high, pa.decimal128(38, 0) if pa.types.is_decimal(array.type) else array.type)
+def _cast(type_: pa.DataType, array: pa.Array) -> pa.Array:
+    return array if array.type == type_ else array.cast(type_)
+
+
+def _view(signed: pa.DataType, unsigned: pa.DataType, array: pa.Array) -> pa.Array:
+    """Keep the bits, as in reading."""
+    return array.cast(signed).view(unsigned)
+
+
+def _in_range(type_: pa.DataType, kind: str, array: pa.Array) -> pa.Array:
+    most = pa.scalar(2**type_.bit_width - 1, pa.decimal128(38, 0) if pa.types.is_decimal(array.type) else array.type)
     outside = pc.or_(pc.less(array, pa.scalar(0)), pc.greater(array, most))
     if pc.any(outside).as_py():
         bad = _first_true(outside)
         raise Unwritable(bad, f"is {array[bad]}, out of the range of `{kind}`")
-    return array
+    return array.cast(type_)
 
 
-def _without_zeros(convert: _Convert) -> _Convert:
-    """Return the conversion without 0.0, which a field without presence does not write. -0.0 stays."""
-
-    def converted(array: pa.Array) -> pa.Array:
-        values = convert(array)
-        bits = values.view(pa.int64() if pa.types.is_float64(values.type) else pa.int32())
-        zero = pc.equal(bits, pa.scalar(0, bits.type))
-        return pc.if_else(zero, pa.scalar(None, values.type), values) if pc.any(zero).as_py() else values
-
-    return converted
+def _without_zeros(convert: _Convert, array: pa.Array) -> pa.Array:
+    """Convert without 0.0, which a field without presence does not write. -0.0 stays."""
+    values = convert(array)
+    bits = values.view(pa.int64() if pa.types.is_float64(values.type) else pa.int32())
+    zero = pc.equal(bits, pa.scalar(0, bits.type))
+    return pc.if_else(zero, pa.scalar(None, values.type), values) if pc.any(zero).as_py() else values
 
 
 def _numbers(enum: tree.Enum, array: pa.Array) -> pa.Int32Array:
@@ -234,6 +242,10 @@ def _json_bytes(node: tree.Json, array: pa.Array) -> pa.BinaryArray:
             raise Unwritable(index, f"is no `{node.message.name}`: {error}") from None
         values.append(None if text is None else message.SerializeToString())
     return pa.array(values, pa.binary())
+
+
+def _structs(fields: _Fields, array: pa.StructArray) -> pa.StructArray:
+    return named_structs(fields(array), len(array), array)
 
 
 def _lists(convert: _Convert, array: pa.Array) -> pa.ListArray:

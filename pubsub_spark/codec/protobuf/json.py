@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import binascii
 import json
-from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
+from pubsub_spark.bound import Bound
 from pubsub_spark.codec.arrays import list_offsets, named_structs, repeats
 from pubsub_spark.codec.json import reader, writer
 from pubsub_spark.codec.json.reader import JsonReader, Plan
@@ -37,21 +37,23 @@ _TIME: Final = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z$"
 
 
 def compile_reader(definition: ProtobufDefinition) -> JsonReader:
-    def exact(text: bytes) -> bytes:
-        message = definition.json_reader.read(text)
-        return bytes(type(message).SerializePartialToString(message))
-
+    exact = Bound(_exact_message, definition)
     try:
         struct = build_column_tree(definition.message)
     except SchemaError:
-        return JsonReader(None, pa.binary(), lambda _: None, exact)
-    handler = ptars_schema.payload_writer(struct)
-
-    def write(columns: pa.StructArray) -> pa.BinaryArray:
-        return ptars_schema.call(handler.record_batch_to_array, pa.RecordBatch.from_struct_array(columns))
-
+        return JsonReader(None, pa.binary(), exact, exact)
     plan = _objects(struct, definition.message)
+    write = Bound(_payloads, ptars_schema.payload_writer(struct))
     return JsonReader(plan and reader.required(plan), pa.binary(), write, exact, unique_names=True, min_rows=64)
+
+
+def _exact_message(definition: ProtobufDefinition, text: bytes) -> bytes:
+    message = definition.json_reader.read(text)
+    return bytes(type(message).SerializePartialToString(message))
+
+
+def _payloads(handler: Any, columns: pa.StructArray) -> pa.BinaryArray:
+    return ptars_schema.call(handler.record_batch_to_array, pa.RecordBatch.from_struct_array(columns))
 
 
 def compile_writer(definition: ProtobufDefinition) -> Write:
@@ -62,7 +64,7 @@ def compile_writer(definition: ProtobufDefinition) -> Write:
 def _message_writer(message: Descriptor, pool: DescriptorPool) -> Write:
     fields = sorted(message.fields, key=lambda field: field.number)
     column = attrgetter("name") if time_node(message) else ptars_schema.field_name
-    return partial(_message_text, [(column(field), field.json_name, _field_writer(field, pool)) for field in fields])
+    return Bound(_objects_text, tuple((column(field), field.json_name, _field_writer(field, pool)) for field in fields))
 
 
 # ---------------------------------------------------------------------------------------------------------- reading
@@ -70,7 +72,7 @@ def _message_writer(message: Descriptor, pool: DescriptorPool) -> Write:
 
 def _objects(struct: Struct, message: Descriptor) -> Plan | None:
     """Return the plan of messages, or None if no field has a common form. Other fields are unknown names here."""
-    fields: list[tuple[list[str], Plan]] = []
+    fields: list[tuple[tuple[str, ...], Plan]] = []
     columns: list[str] = []
     oneofs: dict[str, list[int]] = {}
     spelled = {field.name: field.number for field in message.fields}
@@ -82,25 +84,29 @@ def _objects(struct: Struct, message: Descriptor) -> Plan | None:
             if column.oneof:
                 oneofs.setdefault(column.oneof, []).append(len(fields))
             names = dict.fromkeys((field.json_name, field.name))
-            fields.append(([name for name in names if spelled[name] == column.number], plan))
+            fields.append((tuple(name for name in names if spelled[name] == column.number), plan))
             columns.append(ptars_schema.field_name(column))
+    groups = tuple(tuple(members) for members in oneofs.values() if len(members) > 1)
+    return reader.Objects(tuple(fields), Bound(_structs, tuple(columns), groups)) if fields else None
 
-    def build(arrays: list[pa.Array], length: int) -> pa.Array:
-        for members in oneofs.values():
-            if length and len(members) > 1:
-                reader.require(reader.values_per_row([arrays[at] for at in members]).max() < 2)
-        return reader.of_names(columns)(arrays, length)
 
-    return reader.objects(fields, build) if fields else None
+def _structs(
+    names: tuple[str, ...], oneofs: tuple[tuple[int, ...], ...], arrays: list[pa.Array], length: int
+) -> pa.Array:
+    """oneofs: the indices of the members of each."""
+    for members in oneofs:
+        if length:
+            reader.require(reader.values_per_row([arrays[at] for at in members]).max() < 2)
+    return reader.structs(names, arrays, length)
 
 
 def _field(node: Node, field: FieldDescriptor) -> Plan | None:
     if isinstance(node, Map):
         item = _value(node.value, field.message_type.fields_by_name["value"])
-        return item and reader.maps(_key(node.key), reader.required(item), as_lists=True)
+        return item and reader.Maps(_key(node.key), reader.required(item), as_lists=True)
     if isinstance(node, Array):
         item = _value(node.element, field)
-        return item and reader.lists(reader.required(item))
+        return item and reader.Lists(reader.required(item))
     return _value(node, field)
 
 
@@ -119,37 +125,33 @@ def _value(node: Node, field: FieldDescriptor) -> Plan | None:
 
 def _scalar(node: Node, field: FieldDescriptor) -> Plan | None:
     if isinstance(node, Enum):
-        numbers = {value.name: value.number for value in field.enum_type.values}
-        return None if well_known_name(field.enum_type) in json_mapping.NULL_TYPES else _enum(numbers)
+        is_null = well_known_name(field.enum_type) in json_mapping.NULL_TYPES
+        return None if is_null else reader.Leaf(pa.string(), Bound(_enum_numbers, node.numbers))
     type_ = ptars_type(node)
     if pa.types.is_integer(type_):
         return reader.integers(type_, as_text=type_.bit_width == 64)
     if pa.types.is_floating(type_):
         return reader.floats(type_)
     if pa.types.is_binary(type_):
-        return reader.each_text(partial(binascii.a2b_base64, strict_mode=True), type_)
+        return reader.each_text(Bound(binascii.a2b_base64, strict_mode=True), type_)
     return reader.exactly(type_)
 
 
 def _key(node: Node) -> Plan:
     type_ = ptars_type(node)
     if pa.types.is_boolean(type_):
-        return reader.each_text({"true": True, "false": False}.__getitem__, type_)
+        return reader.each_text(Bound(dict.__getitem__, {"true": True, "false": False}), type_)
     return reader.exactly(type_) if pa.types.is_string(type_) else reader.integers(type_, as_text=True)
 
 
-def _enum(numbers: dict[str, int]) -> Plan:
-    known = pa.array(numbers.values(), pa.int32())
-
-    def convert(array: pa.Array) -> pa.Array:
-        if pa.types.is_integer(array.type):
-            array = array.cast(pa.int32())
-            reader.require(pc.all(pc.is_in(array.drop_null(), known)).as_py() is not False)
-            return array
-        encoded = array.dictionary_encode()
-        return pa.array([numbers[name] for name in encoded.dictionary.to_pylist()], pa.int32()).take(encoded.indices)
-
-    return reader.leaf(pa.string(), convert)
+def _enum_numbers(numbers: dict[str, int], array: pa.Array) -> pa.Int32Array:
+    if pa.types.is_integer(array.type):
+        array = array.cast(pa.int32())
+        known = pa.array(numbers.values(), pa.int32())
+        reader.require(pc.all(pc.is_in(array.drop_null(), known)).as_py() is not False)
+        return array
+    encoded = array.dictionary_encode()
+    return pa.array([numbers[name] for name in encoded.dictionary.to_pylist()], pa.int32()).take(encoded.indices)
 
 
 def _timestamps(texts: pa.StringArray) -> pa.StructArray:
@@ -170,7 +172,7 @@ _TIMES: Final[dict[str, Plan]] = {
 # ---------------------------------------------------------------------------------------------------------- writing
 
 
-def _message_text(members: list[tuple[str, str, Write]], array: pa.StructArray) -> pa.StringArray:
+def _objects_text(members: tuple[tuple[str, str, Write], ...], array: pa.StructArray) -> pa.StringArray:
     columns = {array.type.field(index).name: index for index in range(array.type.num_fields)}
     return writer.objects(
         [(name, array.field(columns[column]), write) for column, name, write in members if column in columns], array
@@ -180,15 +182,26 @@ def _message_text(members: list[tuple[str, str, Write]], array: pa.StructArray) 
 def _field_writer(field: FieldDescriptor, pool: DescriptorPool) -> Write:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
-        write_maps = partial(writer.maps, write_key=_value_writer(key, pool), write=_value_writer(value, pool))
-        return lambda array: _without(pc.equal(pc.list_value_length(array), 0), write_maps(_last_of_keys(array)))
+        return Bound(_maps, _value_writer(key, pool), _value_writer(value, pool))
     write = _value_writer(field, pool)
     if is_repeated(field):
-        return lambda array: _without(pc.equal(pc.list_value_length(array), 0), writer.lists(array, write))
+        return Bound(_lists, write)
     # Without presence zero is absent. Positive floating zeros are null already.
     if field.has_presence or field.cpp_type in (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT):
         return write
-    return lambda array: _without(_is_zero(array), write(array))
+    return Bound(_unless_zero, write)
+
+
+def _maps(write_key: Write, write: Write, array: pa.ListArray) -> pa.StringArray:
+    return _without(pc.equal(pc.list_value_length(array), 0), writer.maps(write_key, write, _last_of_keys(array)))
+
+
+def _lists(write: Write, array: pa.ListArray) -> pa.StringArray:
+    return _without(pc.equal(pc.list_value_length(array), 0), writer.lists(write, array))
+
+
+def _unless_zero(write: Write, array: pa.Array) -> pa.StringArray:
+    return _without(_is_zero(array), write(array))
 
 
 def _without(absent: pa.BooleanArray, texts: pa.StringArray) -> pa.StringArray:
@@ -217,37 +230,38 @@ def _value_writer(field: FieldDescriptor, pool: DescriptorPool) -> Write:
     name = well_known_name(message)
     if name == _TIMESTAMP:
         return _timestamp_texts
-    if name in json_mapping.WRAPPERS:
-        return _wrapper_writer(message, pool)
+    if name in json_mapping.WRAPPERS:  # `json_format` writes the largest float too large
+        zero = json.dumps(json_format.MessageToDict(GetMessageClass(message)()))
+        return Bound(_wrapped, zero, _value_writer(message.fields_by_name["value"], pool))
     if name in json_mapping.WELL_KNOWN:
-        return _each_message(message, pool)
+        columns = {ptars_schema.field_name(field): field.name for field in message.fields}
+        return Bound(_each_message, GetMessageClass(message), columns, pool)
     return _message_writer(message, pool)
 
 
 def _enum_writer(field: FieldDescriptor) -> Write:
-    numbers = field.enum_type.values_by_number
     if well_known_name(field.enum_type) in json_mapping.NULL_TYPES:
-        return lambda array: pc.if_else(array.is_valid(), writer.constant("null"), writer.NULL)
-    names = pa.array([f'"{value.name}"' for value in numbers.values()], pa.string())
-    known = pa.array(numbers, pa.int32())
-    return lambda array: pc.coalesce(names.take(pc.index_in(array, value_set=known)), array.cast(pa.string()))
+        return _null_values
+    return Bound(_enum_names, {number: value.name for number, value in field.enum_type.values_by_number.items()})
 
 
-def _wrapper_writer(message: Descriptor, pool: DescriptorPool) -> Write:
-    """Write wrappers as their values: `json_format` writes the largest float too large."""
-    write = _value_writer(message.fields_by_name["value"], pool)
-    zero = json.dumps(json_format.MessageToDict(GetMessageClass(message)()))
-
-    def texts(array: pa.StructArray) -> pa.StringArray:
-        made = write(array.field(0)).fill_null(zero) if array.type.num_fields else pa.repeat(zero, len(array))
-        return pc.if_else(array.is_valid(), made, writer.NULL)
-
-    return texts
+def _null_values(array: pa.Array) -> pa.StringArray:
+    return pc.if_else(array.is_valid(), writer.constant("null"), writer.NULL)
 
 
-def _each_message(message: Descriptor, pool: DescriptorPool) -> Write:
-    message_class: Any = GetMessageClass(message)
-    columns = {ptars_schema.field_name(field): field.name for field in message.fields}
+def _enum_names(names: dict[int, str], array: pa.Int32Array) -> pa.StringArray:
+    texts = pa.array([f'"{name}"' for name in names.values()], pa.string())
+    index = pc.index_in(array, value_set=pa.array(names, pa.int32()))
+    return pc.coalesce(texts.take(index), array.cast(pa.string()))
+
+
+def _wrapped(zero: str, write: Write, array: pa.StructArray) -> pa.StringArray:
+    made = write(array.field(0)).fill_null(zero) if array.type.num_fields else pa.repeat(zero, len(array))
+    return pc.if_else(array.is_valid(), made, writer.NULL)
+
+
+def _each_message(message_class: Any, columns: dict[str, str], pool: DescriptorPool, array: pa.Array) -> pa.StringArray:
+    """columns: their names, with those of the fields."""
 
     def text(value: Any) -> str:
         try:
@@ -261,7 +275,7 @@ def _each_message(message: Descriptor, pool: DescriptorPool) -> Write:
         except json_mapping.UNCOMMON as error:
             raise ValueError(" ".join(str(error).split())) from None
 
-    return lambda array: writer.one_by_one(text, array.to_pylist())
+    return writer.one_by_one(text, array.to_pylist())
 
 
 def _timestamp_texts(array: pa.StructArray) -> pa.StringArray:

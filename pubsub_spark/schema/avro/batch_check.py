@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from pubsub_spark.bound import Bound
 from pubsub_spark.schema.avro.array_items import empty_items, item_steps
 from pubsub_spark.schema.avro.cursors import Batch, Cursors, padding
 from pubsub_spark.schema.avro.error_locator import least_bytes
@@ -33,55 +34,69 @@ def compile_check(node: Node, known: dict[Record, Check | None] | None = None) -
     known = {} if known is None else known
     match node:
         case Fixed(size=size):
-            return lambda cursors: _move(cursors, cursors.fixed_lengths(size))
+            return Bound(_fixed, size)
         case Enum(symbols=symbols):
-            count = len(symbols)
-            return lambda cursors: cursors.indices(count)
+            return Bound(_index, len(symbols))
         case Array(items):
-            least, work, check = least_bytes(items), weight(items), compile_check(items, known)
-            if not least:
-                return lambda cursors: empty_items(cursors, work)
-            return lambda cursors: item_steps(cursors, node, least, lambda items, *_: check(items))
+            least, check = least_bytes(items), compile_check(items, known)
+            return Bound(_items, check, node, least) if least else Bound(_empty_items, weight(items))
         case Map(values):
-            least, check_value = 1 + least_bytes(values), compile_check(values, known)
-            check_entry = _in_order([_string, check_value])
-            return lambda cursors: item_steps(cursors, node, least, lambda entries, *_: check_entry(entries))
+            check = Bound(_in_order, (_string, compile_check(values, known)))
+            return Bound(_items, check, node, 1 + least_bytes(values))
         case Union(branches):
-            return _union([compile_check(branch, known) for branch in branches])
+            return Bound(_branches, tuple(compile_check(branch, known) for branch in branches))
         case Record(fields=fields):
             if node not in known:
                 known[node] = None
-                known[node] = _in_order([compile_check(field.node, known) for field in fields])
-            return known[node] or (lambda cursors: cursors.skip(node))  # a record inside of itself: one by one
+                known[node] = Bound(_in_order, tuple(compile_check(field.node, known) for field in fields))
+            return known[node] or Bound(_skip, node)  # a record inside of itself: one by one
     return _PRIMITIVES[node.kind]
 
 
-def _in_order(checks: list[Check]) -> Check:
-    def check(cursors: Cursors) -> None:
-        for check_part in checks:
-            check_part(cursors)
-
-    return check
+def _fixed(size: int, cursors: Cursors) -> None:
+    _move(cursors, cursors.fixed_lengths(size))
 
 
-def _union(checks: list[Check]) -> Check:
-    def check(cursors: Cursors) -> None:
-        index = cursors.indices(len(checks))
-        for number, check_branch in enumerate(checks):
-            which = np.flatnonzero(index == number)
-            if len(which) == len(cursors):
-                check_branch(cursors)
-            elif len(which):
-                some = cursors.some(which)
-                check_branch(some)
-                cursors.resume(which, some)
+def _index(count: int, cursors: Cursors) -> None:
+    cursors.indices(count)
 
-    return check
+
+def _items(check: Check, node: Array | Map, least_bytes: int, cursors: Cursors) -> None:
+    item_steps(cursors, node, least_bytes, lambda items, *_: check(items))
+
+
+def _empty_items(weight: int, cursors: Cursors) -> None:
+    empty_items(cursors, weight)
+
+
+def _skip(node: Record, cursors: Cursors) -> None:
+    cursors.skip(node)
+
+
+def _in_order(checks: tuple[Check, ...], cursors: Cursors) -> None:
+    for check in checks:
+        check(cursors)
+
+
+def _branches(checks: tuple[Check, ...], cursors: Cursors) -> None:
+    index = cursors.indices(len(checks))
+    for number, check in enumerate(checks):
+        which = np.flatnonzero(index == number)
+        if len(which) == len(cursors):
+            check(cursors)
+        elif len(which):
+            some = cursors.some(which)
+            check(some)
+            cursors.resume(which, some)
 
 
 def _int(cursors: Cursors) -> None:
     values = cursors.longs()
     cursors.fall_back((values < INT[0]) | (values > INT[1]))
+
+
+def _bytes(cursors: Cursors) -> None:
+    _move(cursors, cursors.lengths())
 
 
 def _move(cursors: Cursors, lengths: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
@@ -109,12 +124,12 @@ def is_utf8(data: bytes) -> bool:
 
 
 _PRIMITIVES: Final[dict[str, Check]] = {
-    "null": lambda _: None,
+    "null": Bound(_in_order, ()),
     "boolean": Cursors.booleans,
     "int": _int,
     "long": Cursors.longs,
     "float": Cursors.floats,
     "double": Cursors.doubles,
-    "bytes": lambda cursors: _move(cursors, cursors.lengths()),
+    "bytes": _bytes,
     "string": _string,
 }

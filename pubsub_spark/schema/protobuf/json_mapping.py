@@ -24,6 +24,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message import Error as MessageError
 
+from pubsub_spark.bound import Bound
 from pubsub_spark.schema.definition import InvalidMessage
 from pubsub_spark.schema.protobuf.descriptors import is_repeated, well_known_name
 
@@ -132,38 +133,29 @@ LEAST_SECONDS: Final = -62_135_596_800  # 0001-01-01
 FLOAT_LIMIT: Final = 2.0**128 - 2.0**103  # half a step above the largest float: from here on it is infinite
 
 
-def _of(kind: type) -> _Convert:
-    def form(value: Any) -> Any:
-        if type(value) is kind:
-            return value
-        raise _UncommonForm
-
-    return form
+def _of(kind: type, value: Any) -> Any:
+    if type(value) is kind:
+        return value
+    raise _UncommonForm
 
 
-_string, _list, _object = _of(str), _of(list), _of(dict)
+_string, _list, _object = Bound(_of, str), Bound(_of, list), Bound(_of, dict)
 
 
-def _integer(low: int, high: int) -> _Convert:
-    def form(value: Any) -> int:
-        if type(value) is str and _INTEGER.fullmatch(value):
-            value = int(value)
-        if type(value) is int and low <= value <= high:
-            return value
-        raise _UncommonForm
-
-    return form
+def _integer(low: int, high: int, value: Any) -> int:
+    if type(value) is str and _INTEGER.fullmatch(value):
+        value = int(value)
+    if type(value) is int and low <= value <= high:
+        return value
+    raise _UncommonForm
 
 
-def _floating(bound: float) -> _Convert:
-    def form(value: Any) -> float:
-        if type(value) is float or type(value) is int:
-            number = float(value)
-            if -bound < number < bound:
-                return number
-        raise _UncommonForm
-
-    return form
+def _floating(bound: float, value: Any) -> float:
+    if type(value) is float or type(value) is int:
+        number = float(value)
+        if -bound < number < bound:
+            return number
+    raise _UncommonForm
 
 
 def _bytes(value: Any) -> bytes:
@@ -189,13 +181,13 @@ def _uncommon(_: Any) -> Any:
 
 
 _SCALARS: Final[dict[int, _Convert]] = {
-    FieldDescriptor.CPPTYPE_INT32: _integer(-(2**31), 2**31 - 1),
-    FieldDescriptor.CPPTYPE_INT64: _integer(-(2**63), 2**63 - 1),
-    FieldDescriptor.CPPTYPE_UINT32: _integer(0, 2**32 - 1),
-    FieldDescriptor.CPPTYPE_UINT64: _integer(0, 2**64 - 1),
-    FieldDescriptor.CPPTYPE_DOUBLE: _floating(math.inf),
-    FieldDescriptor.CPPTYPE_FLOAT: _floating(FLOAT_LIMIT),
-    FieldDescriptor.CPPTYPE_BOOL: _of(bool),
+    FieldDescriptor.CPPTYPE_INT32: Bound(_integer, -(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_INT64: Bound(_integer, -(2**63), 2**63 - 1),
+    FieldDescriptor.CPPTYPE_UINT32: Bound(_integer, 0, 2**32 - 1),
+    FieldDescriptor.CPPTYPE_UINT64: Bound(_integer, 0, 2**64 - 1),
+    FieldDescriptor.CPPTYPE_DOUBLE: Bound(_floating, math.inf),
+    FieldDescriptor.CPPTYPE_FLOAT: Bound(_floating, FLOAT_LIMIT),
+    FieldDescriptor.CPPTYPE_BOOL: Bound(_of, bool),
 }
 WRAPPERS: Final = frozenset(
     f"google.protobuf.{kind}Value"
@@ -214,45 +206,43 @@ NULL_TYPES: Final = ("google.protobuf.Value", "google.protobuf.NullValue")
 
 class _ReaderCompiler:
     def __init__(self) -> None:
-        self._messages: dict[str, _Convert] = {}
+        self.messages: dict[str, _Convert] = {}
         self._open: set[str] = set()
         self.recursive = False
 
     def message(self, message: Descriptor) -> _Convert:
-        if message.full_name in self._messages:
-            return self._messages[message.full_name]
+        if message.full_name in self.messages:
+            return self.messages[message.full_name]
         if message.full_name in self._open:
             self.recursive = True
-            return lambda value: self._messages[message.full_name](value)
+            return Bound(_nested, self, message.full_name)
         self._open.add(message.full_name)
         forms = {field.name: (field.name, self.field(field), _takes_null(field)) for field in message.fields}
         names = {field.json_name: forms[field.name] for field in message.fields}  # take precedence over original names
         oneofs = [frozenset(f.name for f in oneof.fields) for oneof in message.oneofs if len(oneof.fields) > 1]
-        form = _compile_object(forms | names, oneofs)
-        self._messages[message.full_name] = form
-        return form
+        self.messages[message.full_name] = Bound(_fields, forms | names, oneofs)
+        return self.messages[message.full_name]
 
     def field(self, field: FieldDescriptor) -> _Convert:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             key, value = (self.single(field.message_type.fields_by_name[name]) for name in ("key", "value"))
             if field.message_type.fields_by_name["key"].type == FieldDescriptor.TYPE_BOOL:
-                key = {"true": True, "false": False}.__getitem__
-            return lambda entries: {key(k): value(v) for k, v in _object(entries).items()}
-        one = self.single(field)
-        return (lambda values: [one(value) for value in _list(values)]) if is_repeated(field) else one
+                key = Bound(_one_of, {"true": True, "false": False})
+            return Bound(_entries, key, value)
+        return Bound(_items, self.single(field)) if is_repeated(field) else self.single(field)
 
     def single(self, field: FieldDescriptor) -> _Convert:
         if field.type == FieldDescriptor.TYPE_ENUM:
-            return _enum(field)
+            names = {value.name: value.number for value in field.enum_type.values}
+            return Bound(_one_of, {**names, **{number: number for number in names.values()}})
         if field.message_type is None:
-            text = {FieldDescriptor.TYPE_STRING: _string, FieldDescriptor.TYPE_BYTES: _bytes}
+            text: dict[int, _Convert] = {FieldDescriptor.TYPE_STRING: _string, FieldDescriptor.TYPE_BYTES: _bytes}
             return text.get(field.type) or _SCALARS[field.cpp_type]
         name = well_known_name(field.message_type)
         if not name and field.message_type.full_name in WELL_KNOWN:  # which a message's constructor would accept as one
             return _uncommon
         if name in WRAPPERS:
-            inner = self.single(field.message_type.fields_by_name["value"])
-            return lambda value: {"value": inner(value)}
+            return Bound(_wrapped, self.single(field.message_type.fields_by_name["value"]))
         return WELL_KNOWN.get(name) or self.message(field.message_type)
 
 
@@ -261,29 +251,41 @@ def _takes_null(field: FieldDescriptor) -> bool:
     return type_ is not None and well_known_name(type_) in NULL_TYPES
 
 
-def _compile_object(fields: dict[str, tuple[str, _Convert, bool]], oneofs: list[frozenset[str]]) -> _Convert:
-    def form(value: Any) -> dict[str, Any]:
-        fields_read: dict[str, Any] = {}
-        nulls = 0
-        for key, item in _object(value).items():
-            name, convert, takes_null = fields[key]
-            if item is not None:
-                fields_read[name] = convert(item)
-            elif takes_null:
-                raise _UncommonForm
-            else:
-                nulls += 1
-        if len(fields_read) + nulls < len(value) or (nulls and len({fields[key][0] for key in value}) < len(value)):
-            raise _UncommonForm  # a field in both its spellings
-        for oneof in oneofs:
-            if len(oneof & fields_read.keys()) > 1:
-                raise _UncommonForm
-        return fields_read
-
-    return form
+def _nested(compiler: _ReaderCompiler, name: str, value: Any) -> Any:
+    return compiler.messages[name](value)
 
 
-def _enum(field: FieldDescriptor) -> _Convert:
-    names = {value.name: value.number for value in field.enum_type.values}
-    forms: dict[int | str, int] = {**names, **{number: number for number in names.values()}}
-    return lambda value: forms[value if type(value) is int else _string(value)]
+def _entries(key: _Convert, item: _Convert, value: Any) -> dict[Any, Any]:
+    return {key(name): item(part) for name, part in _object(value).items()}
+
+
+def _items(item: _Convert, value: Any) -> list[Any]:
+    return [item(part) for part in _list(value)]
+
+
+def _wrapped(convert: _Convert, value: Any) -> dict[str, Any]:
+    return {"value": convert(value)}
+
+
+def _one_of(values: dict[int | str, Any], value: Any) -> Any:
+    return values[value if type(value) is int else _string(value)]
+
+
+def _fields(fields: dict[str, tuple[str, _Convert, bool]], oneofs: list[frozenset[str]], value: Any) -> dict[str, Any]:
+    """fields: by the names that they have in JSON, each with its own name, its form, and whether it takes null."""
+    fields_read: dict[str, Any] = {}
+    nulls = 0
+    for key, item in _object(value).items():
+        name, convert, takes_null = fields[key]
+        if item is not None:
+            fields_read[name] = convert(item)
+        elif takes_null:
+            raise _UncommonForm
+        else:
+            nulls += 1
+    if len(fields_read) + nulls < len(value) or (nulls and len({fields[key][0] for key in value}) < len(value)):
+        raise _UncommonForm  # a field in both its spellings
+    for oneof in oneofs:
+        if len(oneof & fields_read.keys()) > 1:
+            raise _UncommonForm
+    return fields_read

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.codec.avro import decoder, encoder
+from pubsub_spark.codec.avro import decoder, encoder, value_type
+from pubsub_spark.codec.avro.encode import compile_rows
 from pubsub_spark.errors import DataError, SchemaError
 from pubsub_spark.schema import avro
 
@@ -317,3 +318,23 @@ def test_column_of_nothing_but_null_fits_an_optional_field():
 def test_no_rows_are_no_messages():
     """An empty batch encodes to an empty array."""
     assert [] == encode(definition(("a", "int")), rows([], pa.field("a", pa.int32())))
+
+
+def test_plan_prints_and_compares():
+    """The writer names the function and the parameters of each column."""
+    schema = definition(
+        ("at", {"type": "long", "logicalType": "timestamp-millis"}),
+        ("code", ["null", {"type": "enum", "name": "E", "symbols": ["A"]}]),
+        ("many", {"type": "array", "items": "double"}),
+        ("flag", "boolean", True),
+    )
+    columns = value_type(schema)
+
+    assert repr(compile_rows(schema.root, columns)) == (
+        "rows(structs((('.at', 0, scalars(integers(1000))), ('.code', 1, "
+        "nullable(scalars(symbols('E', ('A',))), 1, 0)), ('.many', 2, "
+        "lists(scalars(floats(float64)))), ('.flag', 3, scalars(booleans)))))"
+    )
+    fewer = pa.struct([field for field in columns if field.name != "flag"])
+    assert "('.flag', None, constant(b'\\x01'))" in repr(compile_rows(schema.root, fewer))
+    assert compile_rows(schema.root, columns) == compile_rows(schema.root, columns) != compile_rows(schema.root, fewer)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pubsub_spark.codec.avro import decoder, encoder
+from pubsub_spark.codec.avro.json import compile_reader, compile_writer
 from pubsub_spark.schema import avro
 
 SCHEMA = {
@@ -170,3 +171,25 @@ def test_names_of_any_script_are_read_and_written(rows, encoding):
     assert definition.first_invalid(written.to_pylist(), encoding) is None
     assert value == decoder(definition, definition, encoding)(written)[0]
     assert encoding == "BINARY" or messages * rows == [json.loads(text) for text in written.to_pylist()]
+
+
+def test_plans_print_and_compare():
+    """The reader says how each field is read, and the writer how it is written."""
+    fields = [
+        {"name": "i", "type": "int"},
+        {"name": "s", "type": ["null", "string", {"type": "map", "values": "float"}]},
+    ]
+    one, other = (
+        avro.parse(json.dumps({"type": "record", "name": "R", "fields": some})) for some in (fields, fields[:1])
+    )
+
+    assert repr(compile_reader(other).plan) == (
+        "Then(plan=Objects(fields=((('i',), Then(plan=Leaf(json_type=DataType(int32), "
+        "of=integers(DataType(int32), False)), of=without_nulls())),), "
+        "build=structs(('i',)), size=1, unknown_names=False), of=without_nulls())"
+    )
+    assert repr(compile_writer(one)).endswith(
+        "(('i', plain), ('s', union_texts((('{\"string\":', strings), ('{\"map\":', maps(strings, floats))))))))"
+    )
+    for compile_plan in compile_reader, compile_writer:
+        assert compile_plan(one) == compile_plan(one) != compile_plan(other)

@@ -14,7 +14,7 @@ from pubsub_spark.codec.json.reader import UNCOMMON, JsonReader
 from pubsub_spark.codec.protobuf import decoder, encoder, value_type
 from pubsub_spark.codec.protobuf.decode import ProtobufDecoder
 from pubsub_spark.codec.protobuf.encode import ProtobufEncoder
-from pubsub_spark.codec.protobuf.json import compile_reader
+from pubsub_spark.codec.protobuf.json import compile_reader, compile_writer
 from pubsub_spark.emulator.page import payloads
 from pubsub_spark.errors import DataError
 from pubsub_spark.schema.definition import InvalidMessage
@@ -553,3 +553,25 @@ def test_an_any_without_a_required_field_is_malformed():
     rows = pa.array([{"f": {"type_url": "x/M.N", "value": b"\xff"}}], value_type(definition))
     with pytest.raises(DataError, match=r"^Row 0: column `f` has no JSON form: "):
         encoder(definition, "JSON", rows.type, False)(rows)
+
+
+def test_plans_print_and_compare():
+    """The reader says how each field is read, and the writer how it is written."""
+    one, other = (
+        parse(proto3(f"int64 id = 1; repeated bytes parts = 2; E e = 3; enum E {{ A = 0; {more} }}"))
+        for more in ("", "B = 1;")
+    )
+
+    assert repr(compile_reader(one).plan) == (
+        "Then(plan=Objects(fields=((('id',), Leaf(json_type=DataType(string), of=integers(DataType(int64), True))), "
+        "(('parts',), Lists(item=Then(plan=Leaf(json_type=DataType(string), "
+        "of=texts(each_text(a2b_base64(strict_mode=True), DataType(binary)))), of=without_nulls()))), "
+        "(('e',), Leaf(json_type=DataType(string), of=enum_numbers({'A': 0})))), "
+        "build=structs(('f1', 'f2', 'f3'), ()), size=None, unknown_names=False), of=without_nulls())"
+    )
+    assert repr(compile_writer(one)) == (
+        "objects_text((('f1', 'id', unless_zero(quoted)), ('f2', 'parts', lists(base64)), "
+        "('f3', 'e', unless_zero(enum_names({0: 'A'})))))"
+    )
+    assert compile_reader(one).plan == compile_reader(one).plan != compile_reader(other).plan
+    assert compile_writer(one) == compile_writer(one) != compile_writer(other)
