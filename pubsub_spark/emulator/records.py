@@ -40,7 +40,7 @@ def backlogs(broker: Broker, now: float) -> dict[str, dict[str, float]]:
 
 def record_of(entry: Any, now: float) -> Record:
     message = message_of(entry)
-    known = entry if isinstance(entry, Delivery) else Delivery(message)
+    known = entry if isinstance(entry, Delivery) else Delivery(*message)
     lease_ends = known.deadline if known.holder is not None and known.deadline > now else None
     content = message.id, message.data, dict(message.attributes), message.key, message.published
     counts = known.deliveries, known.acks, known.modacks, known.failures

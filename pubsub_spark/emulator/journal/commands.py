@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any, NamedTuple
 
-from pubsub_spark.emulator.state.delivery import UNLIMITED, Batch, Consumer, Delivery
+from pubsub_spark.emulator.state.delivery import UNLIMITED, Batch, Consumer
 from pubsub_spark.emulator.state.dump import ResourceFormat, dump_schema, load_schemas
 from pubsub_spark.emulator.state.events import collection
 from pubsub_spark.emulator.state.schema_store import Schema
@@ -199,8 +199,7 @@ def _result(result: Any) -> Any:
     if isinstance(result, range):
         return result.start
     if isinstance(result, Batch):
-        firsts = [part.message.number if isinstance(part, Delivery) else part.first for part in result.parts]
-        return result.numbers.start, len(result), firsts
+        return result.numbers.start, len(result), [part.first for part in result.parts]
     return None
 
 

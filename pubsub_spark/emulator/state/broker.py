@@ -363,10 +363,10 @@ class Broker:
             if target is None:
                 subscription.requeue(delivery, now)
             else:
-                self.publish(target, [dead_letter(subscription.name, delivery)], delivery.message.key, now)
+                self.publish(target, [dead_letter(subscription.name, delivery)], delivery.key, now)
                 subscription.finish_dead_letter(delivery)
         if target is not None:
-            message_numbers = [delivery.message.number for delivery in dead]
+            message_numbers = [delivery.message_number for delivery in dead]
             self.events.append(DeadLettered(subscription.name, target.name, message_numbers, now))
 
     # Snapshots and seek

@@ -25,10 +25,10 @@ class Chaos:
         return self._random.randint(1, most) if most > 1 else most
 
     def reordered(self, batch: list[Delivery]) -> list[Delivery]:
-        keyless = [delivery for delivery in batch if not delivery.message.key]
+        keyless = [delivery for delivery in batch if not delivery.key]
         self._random.shuffle(keyless)
         shuffled = iter(keyless)
-        return [delivery if delivery.message.key else next(shuffled) for delivery in batch]
+        return [delivery if delivery.key else next(shuffled) for delivery in batch]
 
     def shorten(self, leases: Leases, numbers: Iterable[int], now: float) -> None:
         for number in numbers:

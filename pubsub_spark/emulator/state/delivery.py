@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import accumulate
+from itertools import accumulate, starmap
 from typing import Any, NamedTuple
 
 from pubsub_spark import names
@@ -53,46 +53,46 @@ class Lease(NamedTuple):
     attempt: int
 
 
+class Part(NamedTuple):
+    """Consecutive messages of a batch, published together."""
+
+    first: int
+    size: int
+    published: float
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """The messages that were leased to a consumer at once, in order."""
 
     numbers: range
-    parts: Sequence[Publication | Delivery]
+    deliveries: Sequence[Delivery]
+    parts: Sequence[Part]
     attempts: Sequence[int] | None = None  # None unless a dead-letter policy counts
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def __iter__(self) -> Iterator[Lease]:
-        messages = (
-            message
-            for part in self.parts
-            for message in ((part.message,) if isinstance(part, Delivery) else part.messages())
-        )
+        messages = (delivery.message for delivery in self.deliveries)
         return map(Lease, self.numbers, messages, self.attempts or [0] * len(self))
 
     @property
     def frames(self) -> Sequence[bytes]:
-        frames: list[bytes] = []
-        for part in self.parts:
-            if isinstance(part, Delivery):
-                frames.append(part.message.frame)
-            else:
-                frames += part.frames
-        return frames
+        return [delivery.frame for delivery in self.deliveries]
 
 
 class BatchBuilder:
-    """The parts of a batch so far, and the room left in messages and bytes."""
+    """The deliveries of a batch so far, and the room left in messages and bytes."""
 
-    __slots__ = ("left", "messages", "parts", "size")
+    __slots__ = ("deliveries", "left", "messages", "parts", "size")
 
     def __init__(self, messages: int, size: int) -> None:
         self.messages = messages
         self.size = size
         self.left = LARGEST_BATCH_BYTES
-        self.parts: list[Publication | Delivery] = []
+        self.deliveries: list[Delivery] = []
+        self.parts: list[Part] = []
 
     @property
     def has_room(self) -> bool:
@@ -101,11 +101,12 @@ class BatchBuilder:
 
     def add(self, delivery: Delivery) -> bool:
         """Return False if the delivery would make the batch too large, and leave no more room."""
-        size = len(delivery.message.frame)
-        if self.parts and size > self.left:
+        size = len(delivery.frame)
+        if self.deliveries and size > self.left:
             self.messages = 0
             return False
-        self.parts.append(delivery)
+        self.deliveries.append(delivery)
+        self.parts.append(Part(delivery.message_number, 1, delivery.published))
         self._lessen(1, size)
         return True
 
@@ -116,25 +117,24 @@ class BatchBuilder:
         if size > min(self.size, self.left):
             ends = list(accumulate(map(len, publication.frames[:fits])))
             fits = min(fits, bisect_left(ends, self.size) + 1)
-            most = bisect_right(ends, self.left) or (0 if self.parts else 1)
+            most = bisect_right(ends, self.left) or (0 if self.deliveries else 1)
             if most < fits:
                 self.messages = fits = most
             if not fits:
                 return publication
             size = ends[fits - 1]
         publication, remaining = publication.split(fits)
-        self.parts.append(publication)
+        self.deliveries += starmap(Delivery, publication.rows())
+        self.parts.append(Part(publication.first, fits, publication.published))
         self._lessen(fits, size)
         return remaining
 
-    def deliveries(self) -> list[Delivery]:
-        """A fresh message gets a new Delivery."""
-        parts = ((part,) if isinstance(part, Delivery) else map(Delivery, part.messages()) for part in self.parts)
-        return [delivery for part in parts for delivery in part]
+    def reorder(self, deliveries: list[Delivery]) -> None:
+        self.deliveries = deliveries
+        self.parts = [Part(delivery.message_number, 1, delivery.published) for delivery in deliveries]
 
     def attempts(self) -> list[int]:
-        counts = ([part.failures + 1] if isinstance(part, Delivery) else [1] * len(part) for part in self.parts)
-        return [attempt for part in counts for attempt in part]
+        return [delivery.failures + 1 for delivery in self.deliveries]
 
     def _lessen(self, messages: int, size: int) -> None:
         self.messages -= messages
@@ -145,10 +145,16 @@ class BatchBuilder:
 class Delivery:
     """The delivery state of one message on one subscription: how often it was leased, its holder, until when."""
 
-    __slots__ = ("acked", "acks", "deadline", "deliveries", "failures", "holder", "message", "modacks", "number")
+    __slots__ = (
+        "acked", "acks", "deadline", "deliveries", "failures", "frame", "holder", "key", "message_number", "modacks",
+        "number", "published",
+    )  # fmt: skip
 
-    def __init__(self, message: Message) -> None:
-        self.message = message
+    def __init__(self, message_number: int, published: float, key: str, frame: bytes) -> None:
+        self.message_number = message_number
+        self.published = published
+        self.key = key
+        self.frame = frame
         self.number = 0  # of the latest lease, as in its ack id
         self.deadline = 0.0  # until when the latest ack id is good
         self.holder: Consumer | None = None
@@ -157,6 +163,10 @@ class Delivery:
         self.acks = 0
         self.modacks = 0
         self.acked = False
+
+    @property
+    def message(self) -> Message:
+        return Message(self.message_number, self.published, self.key, self.frame)
 
 
 def message_of(entry: Message | Delivery) -> Message:

@@ -6,14 +6,17 @@ its key's queue), so deliveries are rows of a table, and both places refer to th
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from pubsub_spark.emulator.state.backlog import NEVER
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer, Delivery
-from pubsub_spark.emulator.state.leases import LeaseBatch, Leases, Origin
+from pubsub_spark.emulator.state.leases import Leases
 from pubsub_spark.emulator.state.message import Message, Publication
 from pubsub_spark.emulator.state.ordering import KeyQueue, KeyQueues, QueueState
 from pubsub_spark.emulator.state.policies import Policies, Policy
@@ -21,6 +24,7 @@ from pubsub_spark.emulator.state.schema_store import Revision, Schema, Schemas
 from pubsub_spark.emulator.state.settings import Settings
 from pubsub_spark.emulator.state.subscription import Subscription
 from pubsub_spark.emulator.state.topic import Snapshot, Topic
+from pubsub_spark.emulator.state.wire_format import SPAN
 from pubsub_spark.schema import schema_types
 
 _COUNTS = ("number", "deadline", "deliveries", "failures", "acks", "modacks", "acked")  # of a Delivery
@@ -45,7 +49,7 @@ class _Deliveries:
         self._indexes: dict[Delivery, int] = {}
         self._loaded: list[Delivery] = []
         for message, counts, is_held in rows:
-            delivery = Delivery(Message(*message))
+            delivery = Delivery(*message)
             for name, value in zip(_COUNTS, counts, strict=True):
                 setattr(delivery, name, value)
             delivery.holder = holder if is_held else None
@@ -84,7 +88,7 @@ def _dump_subscription(subscription: Subscription) -> dict[str, Any]:
         for key, queue in queues._queues.items()
     ]
     dumped["ready_keys"], dumped["backing_off"] = list(queues._ready), sorted(queues._backing_off)
-    dumped["leases"] = [_dump_lease_batch(batch, table) for batch in leases._batches.values()]
+    dumped["leases"] = list(_dump_leases(leases, table))
     dumped["deadlines"] = [(deadline, list(numbers)) for deadline, _, numbers in sorted(leases._deadlines)]
     dumped["retained"] = _rows(subscription._retained)
     dumped["acked_numbers"] = list(subscription._acked_numbers)
@@ -99,9 +103,29 @@ def _rows(publications: Iterable[Publication]) -> list[Any]:
     ]
 
 
-def _dump_lease_batch(batch: LeaseBatch, table: _Deliveries) -> tuple[Any, ...]:
-    entries, origins = list(map(table.dump, batch.entries)), list(map(tuple, batch.origins))
-    return batch.first, entries, origins, batch.deadline, batch.is_whole, batch.modacks
+def _dump_leases(leases: Leases, table: _Deliveries) -> Iterator[tuple[Any, ...]]:
+    """Yield the leases of each batch in the format of version 0.1, which `_load_leases` describes."""
+    for batch, deliveries in groupby(leases.values(), lambda delivery: delivery.number // SPAN):
+        indexes = {delivery.number % SPAN: table.dump(delivery) for delivery in deliveries}
+        yield batch * SPAN, [indexes.get(at) for at in range(max(indexes) + 1)], [], NEVER, False, 0
+
+
+def _load_leases(batch: Sequence[Any], table: _Deliveries, holder: Consumer) -> Iterator[Delivery]:
+    """An entry of a batch is None, the index of a delivery, or a frame.
+
+    Nothing had happened to a frame alone. `origins` are the publications of the frames: where each begins in the batch,
+    its first number, time and key.
+    """
+    first, entries, origins, deadline, _, modacks = batch
+    for at, entry in enumerate(entries):
+        if isinstance(entry, bytes):
+            begin, number, published, key = origins[bisect_right(origins, at, key=itemgetter(0)) - 1]
+            delivery = Delivery(number + at - begin, published, key, entry)
+            delivery.number, delivery.deadline, delivery.holder = first + at, deadline, holder
+            delivery.deliveries, delivery.modacks = 1, modacks
+            yield delivery
+        elif entry is not None:
+            yield table.load(entry)
 
 
 def _load_subscription(subscription: Subscription, dumped: Mapping[str, Any]) -> None:
@@ -113,7 +137,11 @@ def _load_subscription(subscription: Subscription, dumped: Mapping[str, Any]) ->
     for opens, row in dumped["delayed"]:
         subscription._redelivery.add(table.load(row), opens)
     _load_queues(subscription._key_queues, dumped, table)
-    _load_leases(subscription._leases, dumped, table, nobody)
+    leases = subscription._leases
+    for batch in dumped["leases"]:
+        leases.update({delivery.number: delivery for delivery in _load_leases(batch, table, nobody)})
+    for deadline, numbers in dumped["deadlines"]:  # a sorted list is a heap
+        leases._deadlines.append((deadline, next(leases._ties), numbers))
     subscription._retained.extend(Publication(*row) for row in dumped["retained"])
     subscription._acked_numbers.update(dict.fromkeys(dumped["acked_numbers"]))
     subscription._unacked.expired_until = dumped["expired_until"]
@@ -121,12 +149,7 @@ def _load_subscription(subscription: Subscription, dumped: Mapping[str, Any]) ->
         subscription._unacked.add(publication.published, len(publication))
     for row in dumped["fresh"]:
         subscription._fresh.add(Publication(*row))
-    subscription.outstanding = sum(
-        not isinstance(entry, Delivery) or entry.holder is not None
-        for batch in subscription._leases._batches.values()
-        for entry in batch.entries
-        if entry is not None
-    )
+    subscription.outstanding = sum(delivery.holder is not None for delivery in leases.values())
 
 
 def _load_queues(queues: KeyQueues, dumped: Mapping[str, Any], table: _Deliveries) -> None:
@@ -137,16 +160,6 @@ def _load_queues(queues: KeyQueues, dumped: Mapping[str, Any], table: _Deliverie
         queue.opens, queue.state = opens, QueueState[state]
     queues._ready.extend(dumped["ready_keys"])
     queues._backing_off.extend(dumped["backing_off"])
-
-
-def _load_leases(leases: Leases, dumped: Mapping[str, Any], table: _Deliveries, holder: Consumer) -> None:
-    for first, entries, origins, deadline, is_whole, modacks in dumped["leases"]:
-        loaded = list(map(table.load, entries))
-        left = len(loaded) - loaded.count(None)
-        where = [Origin(*origin) for origin in origins]
-        leases.put(LeaseBatch(first, loaded, where, deadline, holder, left, is_whole, modacks))
-    for deadline, numbers in dumped["deadlines"]:  # a sorted list is a heap
-        leases._deadlines.append((deadline, next(leases._ties), numbers))
 
 
 # The broker

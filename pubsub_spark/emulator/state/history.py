@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from pubsub_spark.emulator.state.delivery import Delivery
+from pubsub_spark.emulator.state.delivery import Part
 from pubsub_spark.emulator.state.events import (
     Acked,
     Cleared,
@@ -43,14 +43,14 @@ class Entry(NamedTuple):
     """One step of several messages.
 
     `numbers` are those of leases, or of messages for dead letters. A delivery also has the `messages` of its leases, in
-    the same order: (first number, count, publish time).
+    the same order.
     """
 
     at: float
     event: str
     receiver: str
     numbers: Sequence[int]
-    messages: Sequence[tuple[int, int, float]] = ()
+    messages: Sequence[Part] = ()
 
 
 class _Log:
@@ -105,13 +105,7 @@ class History:
                 self._latest[event.topic].add(event.publication)
             elif isinstance(event, Delivered):
                 batch = event.batch
-                messages = [
-                    (part.message.number, 1, part.message.published)
-                    if isinstance(part, Delivery)
-                    else (part.first, len(part.frames), part.published)
-                    for part in batch.parts
-                ]
-                self._logs[event.subscription].add(Entry(now, "delivered", event.to, batch.numbers, messages))
+                self._logs[event.subscription].add(Entry(now, "delivered", event.to, batch.numbers, batch.parts))
             elif isinstance(event, Acked):
                 self._logs[event.subscription].add(Entry(now, "acked", "", event.numbers))
             elif isinstance(event, Modified):
@@ -176,7 +170,7 @@ def _steps(entries: Sequence[Entry]) -> Iterator[tuple[int | None, float, Step]]
     for time, event, receiver, numbers, messages in entries:
         step = Step(time, event, receiver)
         if event == "delivered":
-            delivered = [(number, at) for first, count, at in messages for number in range(first, first + count)]
+            delivered = [(number, at) for first, size, at in messages for number in range(first, first + size)]
             leased.update(zip(numbers, delivered, strict=True))
             yield from ((number, at, step) for number, at in delivered)
         elif event == "dead-lettered":

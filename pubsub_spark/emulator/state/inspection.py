@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from pubsub_spark.emulator.state.backlog import NEVER
 from pubsub_spark.emulator.state.delivery import Consumer, Delivery, message_of
-from pubsub_spark.emulator.state.leases import LeaseBatch, publications_of
 from pubsub_spark.emulator.state.message import Message
 from pubsub_spark.emulator.state.ordering import KeyQueue, QueueState
 from pubsub_spark.emulator.state.subscription import Subscription
@@ -62,6 +61,11 @@ class _Window:
         self.start -= size
         return True
 
+    def part(self, entries: list[Delivery]) -> list[Delivery]:
+        """Return the requested ones."""
+        start, self.start = self.start, max(0, self.start - len(entries))
+        return entries[start : start + self.left]
+
     def add(self, entries: Iterable[MessageState]) -> None:
         passed = 0
         for entry in entries:
@@ -82,11 +86,9 @@ def total(subscription: Subscription) -> int:
 
 def messages(subscription: Subscription, start: int, most: int) -> list[MessageState]:
     window = _Window(start, most)
-    for batch in subscription._leases._batches.values():
-        if not window.left:
-            return window.messages
-        if not (batch.is_whole and window.passes_over(batch.left)):
-            window.add(_leased(batch))
+    # A released one was not sent, and is among the returned.
+    leased = [delivery for delivery in subscription._leases.values() if delivery.deadline != NEVER]
+    window.add(map(_leased, window.part(leased)))
     for more in (_returned(subscription), _delayed(subscription), _keyed(subscription)):
         if window.left:
             window.add(more)
@@ -99,24 +101,15 @@ def messages(subscription: Subscription, start: int, most: int) -> list[MessageS
     return window.messages
 
 
-def _leased(batch: LeaseBatch) -> Iterator[MessageState]:
-    for index, entry in enumerate(batch.entries):
-        if entry is None:
-            continue
-        number = batch.first + index
-        if isinstance(entry, Delivery):
-            if entry.deadline != NEVER:  # otherwise it was not sent, and is among the returned
-                counts = entry.deliveries, entry.failures, entry.deadline
-                yield MessageState(entry.message, DeliveryState.LEASED, *counts, number, entry.holder)
-        else:
-            [message] = next(publications_of(batch.origins, (entry,), index)).messages()
-            yield MessageState(message, DeliveryState.LEASED, 1, 0, batch.deadline, number, batch.holder)
+def _leased(delivery: Delivery) -> MessageState:
+    counts = delivery.deliveries, delivery.failures, delivery.deadline
+    return MessageState(delivery.message, DeliveryState.LEASED, *counts, delivery.number, delivery.holder)
 
 
 def _returned(subscription: Subscription) -> Iterator[MessageState]:
     expired_until = subscription._unacked.expired_until
     for delivery in subscription._redelivery.ready:
-        if not delivery.acked and delivery.message.published > expired_until:
+        if not delivery.acked and delivery.published > expired_until:
             yield MessageState(delivery.message, DeliveryState.RETURNED, delivery.deliveries, delivery.failures)
 
 

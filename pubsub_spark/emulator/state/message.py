@@ -107,7 +107,11 @@ class Publication:
         return len(self.frames)
 
     def messages(self) -> Iterator[Message]:
-        return map(_make, zip(count(self.first), repeat(self.published), repeat(self.key), self.frames))
+        return map(_make, self.rows())
+
+    def rows(self) -> Iterator[tuple[int, float, str, bytes]]:
+        """Yield the fields of each message."""
+        return zip(count(self.first), repeat(self.published), repeat(self.key), self.frames)
 
     def unpacked(self) -> Publication:
         """Return the same publication with frames that can be taken one by one."""

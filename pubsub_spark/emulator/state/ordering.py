@@ -71,8 +71,8 @@ class KeyQueues:
             queue = self._queues[key]
             while queue.waiting and batch.has_room:
                 entry = queue.waiting.popleft()
-                delivery = entry if isinstance(entry, Delivery) else Delivery(entry)
-                if delivery.acked or delivery.message.published <= horizon:
+                delivery = entry if isinstance(entry, Delivery) else Delivery(*entry)
+                if delivery.acked or delivery.published <= horizon:
                     continue
                 if not batch.add(delivery):
                     queue.waiting.appendleft(entry)
@@ -82,7 +82,7 @@ class KeyQueues:
 
     def retire(self, delivery: Delivery) -> list[Delivery]:
         """Mark `delivery` as acked. Return those that are acked for good: everything up to the first gap."""
-        key = delivery.message.key
+        key = delivery.key
         queue = self._queues[key]
         delivery.acked = True
         done = []
@@ -97,7 +97,7 @@ class KeyQueues:
 
         The list is empty if an earlier message of the key failed at the same moment and withdrew this one.
         """
-        key = delivery.message.key
+        key = delivery.key
         queue = self._queues[key]
         outstanding = list(queue.outstanding)
         if delivery not in outstanding:

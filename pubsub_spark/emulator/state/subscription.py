@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, count
+from itertools import chain, count, groupby, repeat
+from operator import attrgetter
 from typing import Any
 
 from pubsub_spark.emulator.state.backlog import NEVER, Unacked
@@ -25,7 +26,7 @@ from pubsub_spark.emulator.state.consumers import Consumers
 from pubsub_spark.emulator.state.delivery import Batch, BatchBuilder, Consumer, Delivery, message_of
 from pubsub_spark.emulator.state.events import Event, Expired
 from pubsub_spark.emulator.state.fresh_queue import FreshQueue
-from pubsub_spark.emulator.state.leases import Acked, AckedNumbers, ContiguousLeases, Leases
+from pubsub_spark.emulator.state.leases import AckedNumbers, Leases
 from pubsub_spark.emulator.state.message import Message, Publication, Split, publications, union
 from pubsub_spark.emulator.state.ordering import KeyQueues
 from pubsub_spark.emulator.state.redelivery_queue import RedeliveryQueue
@@ -67,7 +68,7 @@ class Subscription:
         self._key_queues = KeyQueues()
         self._leases = Leases(batches or count(1))
         self._retained: deque[Publication] = deque()
-        self._finished = Acked(remembered)
+        self._finished: deque[Delivery] = deque(maxlen=remembered)  # the latest acked
         self._acked_numbers = AckedNumbers()
         self._turn = 0
         self._prune_at = NEVER
@@ -127,64 +128,54 @@ class Subscription:
                 self._take_returned(building, horizon)
             else:
                 self._key_queues.take(building, horizon)
-        if not building.parts:
+        if not building.deliveries:
             self._notify_one()
-            return Batch(range(0), ())
+            return Batch(range(0), (), ())
         self._turn += 1
         if chaos is not None:
-            building.parts = [*chaos.reordered(building.deliveries())]
-        parts = building.parts
-        numbers = self._leases.grant(parts, consumer, now + (consumer.ack_deadline or self.settings.ack_deadline))
+            building.reorder(chaos.reordered(building.deliveries))
+        deadline = now + (consumer.ack_deadline or self.settings.ack_deadline)
+        numbers = self._leases.grant(building.deliveries, consumer, deadline)
         self.outstanding += len(numbers)
         consumer.messages += len(numbers)
         consumer.size += room - building.size
         if chaos is not None:
             chaos.shorten(self._leases, numbers, now)
         self._notify_one()
-        return Batch(numbers, parts, building.attempts() if self.settings.dead_letter_attempts else None)
+        attempts = building.attempts() if self.settings.dead_letter_attempts else None
+        return Batch(numbers, building.deliveries, building.parts, attempts)
 
     def _take_returned(self, building: BatchBuilder, horizon: float) -> None:
         returned = self._redelivery.ready
         while returned and building.has_room:
             delivery = returned[0]
-            if not delivery.acked and delivery.message.published > horizon and not building.add(delivery):
+            if not delivery.acked and delivery.published > horizon and not building.add(delivery):
                 return
             returned.popleft()
-            self._leases.end(delivery.number)  # the last ack id of an unsent message was good until now
+            self._leases.pop(delivery.number, None)  # the last ack id of an unsent message was good until now
 
     # Acks, nacks and redelivery
 
     def ack(self, numbers: Sequence[int], now: float) -> list[int]:
         self.tick(now)
         self.active = now
-        runs: list[ContiguousLeases] = []
-        if self.chaos is None:
-            runs, numbers = self._leases.end_runs(numbers)
-        end = self._leases.end
-        failed: list[int] = []
-        done: list[Delivery] = []
-        for number in numbers:
-            delivery = end(number)
-            if delivery is not None:
-                delivery.acks += 1
-                done.append(delivery)
-            else:
-                failed.append(number)
+        ended = [*map(self._leases.pop, numbers, repeat(None))]
+        done = [delivery for delivery in ended if delivery is not None]
+        for delivery in done:
+            delivery.acks += 1
         if self.chaos is not None:
             done = [delivery for delivery in done if not self._lost(delivery, self.chaos)]
         if self.settings.exactly_once:
-            self._acked_numbers.add(number for run in runs for number in run.numbers)
             self._acked_numbers.add(delivery.number for delivery in done)
-        for run in runs:
-            self._finish_run(run)
         self._finish(done)
         self._notify_one()
+        if len(done) == len(ended):
+            return []
+        failed = (number for number, delivery in zip(numbers, ended, strict=True) if delivery is None)
         return [number for number in failed if number not in self._acked_numbers]
 
     def modify(self, numbers: Sequence[int], seconds: float, now: float) -> list[int]:
         self.tick(now)
-        if seconds > 0:
-            numbers = self._leases.extend_batches(numbers, now + seconds)
         deliveries = {number: self._leases.get(number) for number in numbers}
         leased = [delivery for delivery in deliveries.values() if delivery is not None]
         for delivery in leased:
@@ -203,7 +194,7 @@ class Subscription:
         for delivery in nacked:
             delivery.deadline = now
         for delivery in nacked:
-            if self._leases.end(delivery.number) is not None:
+            if self._leases.pop(delivery.number, None) is not None:
                 self._fail(delivery, now)
 
     def release(self, numbers: Iterable[int]) -> None:
@@ -213,7 +204,7 @@ class Subscription:
             self._release_quota(delivery)
             if self._is_ordered(delivery):
                 for entry in self._rewind(delivery, opens=0):
-                    self._leases.end(entry.number)
+                    self._leases.pop(entry.number, None)
                     self._release_quota(entry)
             else:
                 delivery.deadline = NEVER
@@ -221,7 +212,7 @@ class Subscription:
         self._notify_one()
 
     def leased_numbers(self) -> list[int]:
-        return [delivery.number for delivery in self._leases]
+        return list(self._leases)
 
     def finish_dead_letter(self, delivery: Delivery) -> None:
         self._finish([delivery])
@@ -231,26 +222,23 @@ class Subscription:
         self._again(delivery, now)
         self._notify_one()
 
-    def _finish(self, done: list[Delivery]) -> None:
-        finished: list[Delivery] = []
+    def _finish(self, done: Sequence[Delivery]) -> None:
+        for holder, held in groupby(done, attrgetter("holder")):
+            if holder is not None:
+                sizes = [len(delivery.frame) for delivery in held]
+                self._free(holder, len(sizes), sum(sizes))
+        for published, unacked in groupby([entry for entry in done if not entry.acked], attrgetter("published")):
+            self._unacked.remove(published, len([*unacked]))
         for delivery in done:
-            self._release_quota(delivery)
-            if not delivery.acked:
-                delivery.acked = True
-                self._unacked.remove(delivery.message.published)
-            finished += self._key_queues.retire(delivery) if self._is_ordered(delivery) else [delivery]
-        self._finished.add(finished)
+            delivery.holder = None
+        if self.settings.ordering:
+            retire = self._key_queues.retire
+            done = [entry for it in done for entry in (retire(it) if it.key else (it,))]
+        for delivery in done:
+            delivery.acked = True
+        self._finished.extend(done)
         if self.settings.retain_acked:
-            self._retained.extend(publications(delivery.message for delivery in finished))
-
-    def _finish_run(self, run: ContiguousLeases) -> None:
-        """None of the messages has a key, or it would have a Delivery."""
-        self._free(run.holder, len(run.frames), sum(map(len, run.frames)))
-        for publication in run.publications():
-            self._unacked.remove(publication.published, len(publication))
-            if self.settings.retain_acked:
-                self._retained.append(publication)
-        self._finished.add([run])
+            self._retained.extend(publications(delivery.message for delivery in done))
 
     def _lost(self, delivery: Delivery, chaos: Chaos) -> bool:
         if self.settings.exactly_once or self._is_ordered(delivery) or not chaos.loses():
@@ -272,7 +260,7 @@ class Subscription:
         opens = now + self.settings.backoff(delivery.failures)
         if self._is_ordered(delivery):
             for entry in self._rewind(delivery, opens if opens > now else 0):
-                if self._leases.end(entry.number) is not None and entry is not delivery and entry.deadline <= now:
+                if self._leases.pop(entry.number, None) is not None and entry is not delivery and entry.deadline <= now:
                     entry.failures += 1  # its own deadline has also passed
                 self._acked_numbers.pop(entry.number, None)  # no longer acked behind the gap
                 self._release_quota(entry)
@@ -284,12 +272,12 @@ class Subscription:
         for entry in withdrawn:
             if entry.acked:
                 entry.acked = False
-                self._unacked.add(entry.message.published)
+                self._unacked.add(entry.published)
         return withdrawn
 
     def _release_quota(self, delivery: Delivery) -> None:
         if delivery.holder is not None:
-            self._free(delivery.holder, 1, len(delivery.message.frame))
+            self._free(delivery.holder, 1, len(delivery.frame))
             delivery.holder = None
 
     def _free(self, holder: Consumer, messages: int, size: int) -> None:
@@ -297,7 +285,7 @@ class Subscription:
         self.consumers.free(holder, messages, size)
 
     def _is_ordered(self, delivery: Delivery) -> bool:
-        return self.settings.ordering and bool(delivery.message.key)
+        return self.settings.ordering and bool(delivery.key)
 
     # Time
 
@@ -381,17 +369,14 @@ class Subscription:
 
     def unacked(self, now: float) -> list[Publication]:
         """Return the backlog, in the order of publishing."""
-        parts = [part for _, part in self._leases.parts()]
-        leased = [part for part in parts if isinstance(part, Publication)]
-        single: list[Message | Delivery] = [part for part in parts if isinstance(part, Delivery)]
-        single += (*self._redelivery, *self._key_queues.entries())
+        known = chain(self._leases.values(), self._redelivery, self._key_queues.entries())
         messages = {
             message.number: message
-            for message in (message_of(entry) for entry in single if not (isinstance(entry, Delivery) and entry.acked))
+            for message in (message_of(entry) for entry in known if not (isinstance(entry, Delivery) and entry.acked))
             if message.published > self._unacked.expired_until
         }
         alone = publications(messages[number] for number in sorted(messages))
-        return self._kept(union(self._fresh.publications, leased, alone), now)
+        return self._kept(union(self._fresh.publications, alone), now)
 
     def _kept(self, known: Iterable[Publication], now: float) -> list[Publication]:
         return [publication for publication in known if publication.published + self._retention > now]
@@ -413,12 +398,7 @@ class Subscription:
 
     def clear(self) -> None:
         """Ack ids handed out so far acknowledge nothing."""
-        for holder, part in self._leases.parts():
-            if isinstance(part, Delivery):
-                self._release_quota(part)
-            else:
-                self._free(holder, len(part), sum(map(len, part.frames)))
-        for entry in self._key_queues.entries():
+        for entry in chain(self._leases.values(), self._key_queues.entries()):
             if isinstance(entry, Delivery):
                 self._release_quota(entry)
         self._key_queues = KeyQueues()
@@ -431,5 +411,5 @@ class Subscription:
         yield from self._finished
         yield from self._fresh.messages()
         yield from self._redelivery
-        yield from self._leases
+        yield from self._leases.values()
         yield from self._key_queues.entries()

@@ -139,6 +139,14 @@ def test_acks_out_of_order_finish_a_key():
     assert [] == take(subscription, now=1000)
 
 
+def test_a_batch_that_is_acked_at_once_finishes_its_keys():
+    """One request acks all messages of several keys."""
+    subscription = ordered("a1", "b1", "a2")
+
+    assert [] == subscription.ack([each.number for each in take(subscription)], now=0)
+    assert [] == subscription.unacked(now=0)
+
+
 def test_a_retry_policy_shuts_the_whole_key():
     """Successors wait for the backoff of the failed message. Other keys do not."""
     subscription = ordered("a1", "a2", "b1", min_backoff=10, max_backoff=600)

@@ -9,6 +9,7 @@ import pytest
 from pubsub_spark.emulator.api import protos
 from pubsub_spark.emulator.resources import resource_validation
 from pubsub_spark.emulator.resources.resource_format import RESOURCE_FORMAT
+from pubsub_spark.emulator.state.delivery import Consumer, Delivery
 from pubsub_spark.emulator.state.policies import UNTOUCHED, ConcurrentChangeError
 from pubsub_spark.emulator.state.settings import Settings
 from pubsub_spark.emulator.state.state import State
@@ -64,6 +65,32 @@ def test_resources_outlive_a_restart():
     assert None is loaded.topic_of(SUB)
     assert loaded.snapshots[SNAPSHOT].topic is loaded.origin_of(SUB)
     assert loaded.topics[TOPIC] is not loaded.origin_of(SUB)
+
+
+def test_leases_in_the_format_of_version_0_1_continue():
+    """That version dumped a lease as a frame as long as nothing had happened to it alone."""
+    broker = (state := State()).broker
+    topic = broker.create_topic(TOPIC, protos.Topic(name=TOPIC))
+    subscription = broker.create_subscription(SUB, topic, Settings(), 0, protos.Subscription(name=SUB))
+    broker.publish(topic, [b"\x0a\x01a", b"\x0a\x01b"], "", now=1)
+    broker.publish(topic, [b"\x0a\x01c"], "", now=2)
+    numbers = subscription.take(Consumer(), now=3).numbers
+    subscription.modify(numbers, 20, now=4)
+    subscription.ack(numbers[:1], now=4)
+    dumped = state.dump(RESOURCE_FORMAT)
+    one, other = (delivery.message for delivery in subscription._leases.values())
+    origins = [(0, one.number - 1, 1, ""), (2, other.number, 2, "")]
+    batch = numbers.start, [None, one.frame, other.frame], origins, 24, True, 1
+
+    dumped["broker"]["subscriptions"][0][3].update(deliveries=[], leases=[batch])
+    loaded = State.load(dumped, RESOURCE_FORMAT)
+
+    known = [entry for entry in loaded.broker.subscriptions[SUB].deliveries() if isinstance(entry, Delivery)]
+    assert [(one, 1, 1, 24), (other, 1, 1, 24)] == [
+        (it.message, it.deliveries, it.modacks, it.deadline) for it in known
+    ]
+    assert (2, 2) == (loaded.broker.subscriptions[SUB].backlog, loaded.broker.subscriptions[SUB].outstanding)
+    assert [] == loaded.broker.subscriptions[SUB].ack(numbers[1:], now=5)
 
 
 def test_policy_goes_with_its_resource():
