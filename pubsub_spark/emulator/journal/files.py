@@ -31,7 +31,7 @@ from pubsub_spark.emulator.options import FsyncPolicy
 
 _log = logging.getLogger("pubsub_spark.emulator")
 
-FORMAT = 1  # of the files. To be raised if an older emulator could not read the files of a newer one
+FORMAT = 2  # of the files. To be raised if an older emulator could not read the files of a newer one
 LOG = "journal.sqlite"
 _SYNCHRONOUS: dict[FsyncPolicy, str] = {"group": "FULL", "call": "FULL", "never": "OFF"}
 _WAL_HEADER = struct.Struct(">8I")  # magic, version, page size, sequence, two salts, two checksums
@@ -113,7 +113,7 @@ class LogFile:
                 f"The data directory `{self.path.parent}` was written by a newer emulator (format {version}, and this "
                 f"one knows {FORMAT}). Start that version of pubsub-spark, or choose another directory."
             )
-        self._is_new = not version
+        self._version = version
 
     def _begin(self, tail: _WalFile, fsync: FsyncPolicy) -> None:
         execute = self._database.execute
@@ -123,7 +123,7 @@ class LogFile:
         execute("PRAGMA wal_autocheckpoint=0")  # `Checkpoints` does it
         tail.check(execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1])
         execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if self._is_new:
+        if not self._version:
             self._create()
 
     def _create(self) -> None:
@@ -138,6 +138,7 @@ class LogFile:
         execute("INSERT INTO base VALUES (0)")
         execute(f"PRAGMA user_version={FORMAT}")
         execute("COMMIT")
+        self._version = FORMAT
 
     def append(self, group: Sequence[Command]) -> int:
         """Write commands as one row, and return its size in bytes. They are kept when this returns."""
@@ -145,6 +146,9 @@ class LogFile:
         PlainPickler(buffer, 5).dump(list(map(tuple, group)))
         content = buffer.getvalue()
         checksum = zlib.crc32(content, self._checksum)
+        if self._version < FORMAT:
+            self._database.execute(f"PRAGMA user_version={FORMAT}")
+            self._version = FORMAT
         # One statement instead of a transaction around it: each statement releases Python's lock and waits for it
         # again.
         self._database.execute("INSERT INTO log VALUES (?, ?, ?)", (self.number + 1, checksum, content))

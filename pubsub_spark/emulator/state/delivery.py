@@ -133,9 +133,6 @@ class BatchBuilder:
         self.deliveries = deliveries
         self.parts = [Part(delivery.message_number, 1, delivery.published) for delivery in deliveries]
 
-    def attempts(self) -> list[int]:
-        return [delivery.failures + 1 for delivery in self.deliveries]
-
     def _lessen(self, messages: int, size: int) -> None:
         self.messages -= messages
         self.size -= size

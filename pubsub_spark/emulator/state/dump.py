@@ -9,14 +9,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from pubsub_spark.emulator.state.backlog import NEVER
 from pubsub_spark.emulator.state.broker import Broker
 from pubsub_spark.emulator.state.delivery import Consumer, Delivery
-from pubsub_spark.emulator.state.leases import Leases
 from pubsub_spark.emulator.state.message import Message, Publication
 from pubsub_spark.emulator.state.ordering import KeyQueue, KeyQueues, QueueState
 from pubsub_spark.emulator.state.policies import Policies, Policy
@@ -24,7 +22,6 @@ from pubsub_spark.emulator.state.schema_store import Revision, Schema, Schemas
 from pubsub_spark.emulator.state.settings import Settings
 from pubsub_spark.emulator.state.subscription import Subscription
 from pubsub_spark.emulator.state.topic import Snapshot, Topic
-from pubsub_spark.emulator.state.wire_format import SPAN
 from pubsub_spark.schema import schema_types
 
 _COUNTS = ("number", "deadline", "deliveries", "failures", "acks", "modacks", "acked")  # of a Delivery
@@ -88,7 +85,7 @@ def _dump_subscription(subscription: Subscription) -> dict[str, Any]:
         for key, queue in queues._queues.items()
     ]
     dumped["ready_keys"], dumped["backing_off"] = list(queues._ready), sorted(queues._backing_off)
-    dumped["leases"] = list(_dump_leases(leases, table))
+    dumped["leases"] = list(map(table.dump, leases.values()))
     dumped["deadlines"] = [(deadline, list(numbers)) for deadline, _, numbers in sorted(leases._deadlines)]
     dumped["retained"] = _rows(subscription._retained)
     dumped["acked_numbers"] = list(subscription._acked_numbers)
@@ -103,20 +100,16 @@ def _rows(publications: Iterable[Publication]) -> list[Any]:
     ]
 
 
-def _dump_leases(leases: Leases, table: _Deliveries) -> Iterator[tuple[Any, ...]]:
-    """Yield the leases of each batch in the format of version 0.1, which `_load_leases` describes."""
-    for batch, deliveries in groupby(leases.values(), lambda delivery: delivery.number // SPAN):
-        indexes = {delivery.number % SPAN: table.dump(delivery) for delivery in deliveries}
-        yield batch * SPAN, [indexes.get(at) for at in range(max(indexes) + 1)], [], NEVER, False, 0
-
-
-def _load_leases(batch: Sequence[Any], table: _Deliveries, holder: Consumer) -> Iterator[Delivery]:
-    """An entry of a batch is None, the index of a delivery, or a frame.
+def _load_leases(dumped: int | Sequence[Any], table: _Deliveries, holder: Consumer) -> Iterator[Delivery]:
+    """Format 1 of the files had batches instead of deliveries. An entry of a batch is None, a delivery, or a frame.
 
     Nothing had happened to a frame alone. `origins` are the publications of the frames: where each begins in the batch,
     its first number, time and key.
     """
-    first, entries, origins, deadline, _, modacks = batch
+    if isinstance(dumped, int):
+        yield table.load(dumped)
+        return
+    first, entries, origins, deadline, _, modacks = dumped
     for at, entry in enumerate(entries):
         if isinstance(entry, bytes):
             begin, number, published, key = origins[bisect_right(origins, at, key=itemgetter(0)) - 1]
@@ -138,8 +131,8 @@ def _load_subscription(subscription: Subscription, dumped: Mapping[str, Any]) ->
         subscription._redelivery.add(table.load(row), opens)
     _load_queues(subscription._key_queues, dumped, table)
     leases = subscription._leases
-    for batch in dumped["leases"]:
-        leases.update({delivery.number: delivery for delivery in _load_leases(batch, table, nobody)})
+    for entry in dumped["leases"]:
+        leases.update({delivery.number: delivery for delivery in _load_leases(entry, table, nobody)})
     for deadline, numbers in dumped["deadlines"]:  # a sorted list is a heap
         leases._deadlines.append((deadline, next(leases._ties), numbers))
     subscription._retained.extend(Publication(*row) for row in dumped["retained"])

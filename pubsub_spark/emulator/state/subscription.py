@@ -142,8 +142,8 @@ class Subscription:
         if chaos is not None:
             chaos.shorten(self._leases, numbers, now)
         self._notify_one()
-        attempts = building.attempts() if self.settings.dead_letter_attempts else None
-        return Batch(numbers, building.deliveries, building.parts, attempts)
+        counts = self.settings.dead_letter_attempts and [delivery.failures + 1 for delivery in building.deliveries]
+        return Batch(numbers, building.deliveries, building.parts, counts or None)
 
     def _take_returned(self, building: BatchBuilder, horizon: float) -> None:
         returned = self._redelivery.ready

@@ -178,3 +178,28 @@ def test_a_replay_that_gives_other_messages_is_refused(state: State, commands: l
 
     with pytest.raises(ReplayError, match=r"`publish` returns .* instead of"):
         replayed(without_the_first)
+
+
+@pytest.mark.parametrize(
+    ("firsts", "is_same"),
+    [([0], True), ([0, 2], True), ([0, 1, 2, 3], True), ([2], False), ([0, 4], False), ([2, 0], False)],
+)
+def test_a_take_may_find_the_same_messages_in_other_parts(
+    state: State, commands: list[Command], firsts: list[int], is_same: bool
+):
+    """Version 0.1 recorded other parts of the same messages after a seek. Other messages end the replay."""
+    broker, subscription = state.broker, state.broker.subscriptions[SUB]
+    ids = [*broker.publish(broker.topics[TOPIC], [BODY, BODY], "", 1.0)]
+    ids += broker.publish(broker.topics[TOPIC], [BODY, BODY], "", 1.0)
+    broker.take(subscription, Consumer(), 1.0)
+    broker.seek_to_time(subscription, 0.0, 1.0)
+    broker.take(subscription, Consumer(), 1.0)
+    start, size, _ = commands[-1].result
+    recorded = start, size, [ids[0] + first for first in firsts]
+    older = [*commands[:-1], commands[-1]._replace(result=recorded)]
+
+    if is_same:
+        assert state.dump(RESOURCE_FORMAT) == replayed(older).dump(RESOURCE_FORMAT)
+    else:
+        with pytest.raises(ReplayError, match=r"`take` returns .* instead of"):
+            replayed(older)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pickle
 import shutil
@@ -15,7 +16,7 @@ import pytest
 
 from pubsub_spark.emulator.journal import files
 from pubsub_spark.emulator.journal.commands import Command
-from pubsub_spark.emulator.journal.files import LOG, DataDirError, LogFile
+from pubsub_spark.emulator.journal.files import FORMAT, LOG, DataDirError, LogFile
 from tests.conftest import ROOT
 
 WAL = f"{LOG}-wal"
@@ -137,11 +138,30 @@ def test_a_newer_version_is_refused(tmp_path: Path):
     """A file of a newer emulator is refused instead of guessed at."""
     LogFile(tmp_path).close()
     with sqlite3.connect(tmp_path / LOG) as database:
-        database.execute("PRAGMA user_version=2")
+        database.execute("PRAGMA user_version=3")
     database.close()
 
-    with pytest.raises(DataDirError, match=r"was written by a newer emulator \(format 2, and this one knows 1\)"):
+    with pytest.raises(DataDirError, match=r"was written by a newer emulator \(format 3, and this one knows 2\)"):
         LogFile(tmp_path)
+
+
+def test_an_older_version_is_read_and_its_file_becomes_newer_with_the_first_row(tmp_path: Path):
+    """An older emulator can still start on a file that this one only read."""
+
+    def version() -> int:
+        with contextlib.closing(sqlite3.connect(tmp_path / LOG)) as database:
+            return int(database.execute("PRAGMA user_version").fetchone()[0])
+
+    LogFile(tmp_path).close()
+    with contextlib.closing(sqlite3.connect(tmp_path / LOG)) as database:
+        database.execute("PRAGMA user_version=1")
+    log = LogFile(tmp_path)
+    assert 1 == version()
+
+    log.append([Command("clear", (), {}, None)])
+    log.close()
+
+    assert FORMAT == version()
 
 
 def test_another_database_is_refused(tmp_path: Path):
