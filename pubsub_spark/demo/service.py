@@ -45,15 +45,6 @@ class PubSub:
     def options(self) -> dict[str, str]:
         return {"backend": "emulator", "endpoint": self.endpoint, "projectId": _PROJECT}
 
-    @property
-    def idle_seconds(self) -> float:
-        """The seconds without a new message after which the demo stops reading.
-
-        Google's emulator hands messages also to streams that have just ended, and delivers them again when that lease
-        ends, a minute later. With ours the first query must find everything.
-        """
-        return 90.0 if self.emulator is None else 0.0
-
     def published(self, spark: SparkSession, total: int) -> Callable[[], int]:
         """Return a function that returns the number of messages published so far.
 
