@@ -23,6 +23,7 @@ demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven compl
 	@$(BIN)/pubsub-spark demo
 
 test: lint java browser $(NODE)  ## linter, type checker, import contracts, tests; the promise on the oldest Spark, too
+	$(BIN)/python -m tests.spark.classes
 	$(BIN)/pytest -n 3 --dist worksteal
 	.ci/matrix -t '$(ON_OLDEST)' any/4.0
 

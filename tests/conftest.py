@@ -6,12 +6,14 @@ The session costs seconds and a gigabyte, so the first test that needs it create
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import re
 import sys
 import urllib.request
 import uuid
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +27,16 @@ if TYPE_CHECKING:
 
     from pubsub_spark.emulator import Emulator
 
-# JVMs of tests live for seconds: one compiler and one collector's thread take half of the default's processor time.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-
 ROOT = Path(__file__).parent.parent
+
+# Spark's classes, one file for each installation of PySpark. `tests.spark.classes` writes it.
+_PYSPARK = importlib.util.find_spec("pyspark")
+CLASSES = ROOT / "build" / f"spark-{zlib.crc32(str(_PYSPARK and _PYSPARK.origin).encode())}.jsa"
+
+# JVMs of tests live for seconds: one compiler and one collector's thread take half of the default's processor time.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_mapped = f' "-XX:SharedArchiveFile={CLASSES}" -Xlog:disable' if CLASSES.exists() else ""
+os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS + _mapped)
 
 # Machines are noisy, and a property does not depend on the duration of an example.
 settings.register_profile("pubsub_spark", deadline=None)
