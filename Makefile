@@ -10,6 +10,9 @@ DOCS  := .venv-docs
 # dependency in pyproject.toml.
 MATRIX := 3.11/4.0 3.11/4.1 3.11/4.2 3.12/4.3 3.13/4.3 3.11/4.0/oldest
 
+# Images set it. Then each of the tests' hundreds of processes compiles the package, and each worker of pytest all tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test test-fast test-bodies test-production soak soak-speed simulate simulate-mutations kills lint coverage mutants docs notebooks tables test-matrix matrix-rows bench clean java browser
 
 help:  ## these lines
