@@ -48,7 +48,8 @@ class PullResult:
 class Pull:
     """A pull until a limit of `settings` is reached, `period` seconds are over, or no message came for `idle` seconds.
 
-    After its first message it ends earlier: `idle_after_messages` after the last, or when it has caught up.
+    Those are seconds of a healthy connection. After its first message it ends earlier: `idle_after_messages` after the
+    last, or when it has caught up.
 
     take: called with the messages as they arrive. Returns those of them that count for the limits. streams: how many
     streams share the limits.
@@ -112,7 +113,8 @@ class Pull:
                 wait = min(self.idle, self._began + self.connection.connect_timeout - now)
                 continue
             if self._ended is None:
-                self._ended = self._reason_to_end(now, not responses)
+                has_waited = self._count > 0 or self._stream.health.idle_seconds(now) >= self.idle
+                self._ended = self._reason_to_end(now, not responses and has_waited)
                 if self._ended is not None:
                     self._stream.half_close()
             wait = self.times.drain if self._ended is not None else self._pause(now)
@@ -168,7 +170,10 @@ class Pull:
         return "caughtUp" if has_caught_up else "idle"
 
     def _pause(self, now: float) -> float:
-        pause = min(self.idle, self.times.idle_after_messages) if self._count else self.idle
+        if self._count:
+            pause = min(self.idle, self.times.idle_after_messages)
+        else:
+            pause = max(0.001, self.idle - self._stream.health.idle_seconds(now))
         if self._stream.has_full_stream():  # a service need not cut a response to fit into the rest of a share
             pause = min(pause, self.times.rest)
         if self._new_since is not None:

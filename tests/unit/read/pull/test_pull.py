@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -93,6 +94,22 @@ def test_idle_service_ends_the_pull():
 
     assert "idle" == got.result.ended
     assert ["a"] == got.texts
+
+
+class LateAnswer(Call):
+    """A stream whose service takes 80 ms to answer and as long again to send a message."""
+
+    def initial_metadata(self) -> tuple[()]:
+        time.sleep(0.08)
+        threading.Timer(0.08, self.say, [response("a")]).start()
+        return ()
+
+
+def test_wait_for_the_first_message_begins_with_the_connection():
+    """A service that is slow to connect has as long for its first message as any other."""
+    got = do_pull(Service(call=LateAnswer), settings(max_messages=1), idle=0.13)
+
+    assert ("full", ["a"]) == (got.result.ended, got.texts)
 
 
 def test_period_ends_the_pull():
@@ -323,10 +340,10 @@ def test_final_status_after_messages_keeps_them():
 
 
 def test_streams_that_end_at_once_are_no_lost_network():
-    """A service that answers calls and ends each stream as it is opened can be reached: the pull is idle."""
+    """A service that answers calls and ends each stream as it is opened can be reached. The pull has its period."""
     service = Service(scripts=[[Code.UNAVAILABLE] for _ in range(10_000)], connect_timeout=0.1)
 
-    assert "idle" == do_pull(service, settings(), period=0.2, idle=0.05, times=_SLOWER).result.ended
+    assert "period" == do_pull(service, settings(), period=0.2, idle=0.05, times=_SLOWER).result.ended
 
 
 def test_service_that_answers_no_call_is_a_lost_network():
