@@ -25,7 +25,7 @@ ASPECTS = {
 }
 
 # Reads of the product's private names in tests: the memory of leases, and the parts and verbs of an emulator.
-MAX_PRIVATE_READS = 13
+MAX_PRIVATE_READS = 10
 OF_NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}
 
 
