@@ -5,6 +5,7 @@ The caller waits for it. Therefore it imports neither the command line nor the c
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from pathlib import Path
@@ -15,12 +16,15 @@ from pubsub_spark.emulator.options import ServeOptions
 
 def main(options: str) -> int:
     """Serve with the fields of ServeOptions, a JSON object, and return the exit code."""
+    gc.disable()  # for the imports: a tenth of their time, and all of it stays
     import_messages()
     try:
         from pubsub_spark.emulator.serve import serve
     except ModuleNotFoundError as error:
         sys.stderr.write(f"{error}\n")
         return 1
+    gc.freeze()
+    gc.enable()
     serve_options = ServeOptions(**json.loads(options))
     if serve_options.config is not None:
         serve_options.config = Path(serve_options.config)
