@@ -11,6 +11,7 @@ import importlib.util
 import logging
 import os
 import re
+import signal
 import sys
 import urllib.request
 import uuid
@@ -33,6 +34,9 @@ ROOT = Path(__file__).parent.parent
 # Spark's classes, one file for each installation of PySpark. `tests.spark.classes` writes it.
 _PYSPARK = importlib.util.find_spec("pyspark")
 CLASSES = ROOT / "build" / f"spark-{zlib.crc32(str(_PYSPARK and _PYSPARK.origin).encode())}.jsa"
+
+# A shell starts a background job with Ctrl-C ignored, and the processes of the tests would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # JVMs of tests live for seconds: one compiler and one collector's thread take half of the default's processor time.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
