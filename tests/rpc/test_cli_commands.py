@@ -153,7 +153,7 @@ def test_tail_of_a_service_that_is_lost_ends_when_it_is_told_to(environment: dic
         tail.stderr.readline()
     with tail:
         tail.send_signal(signal.SIGINT)
-        assert 1 == tail.wait(timeout=25)
+        assert 1 == tail.wait(timeout=15)
 
         assert "did not answer when asked to delete Subscription" in tail.stderr.read()
 
