@@ -99,7 +99,8 @@ class EngineRuntime(Runtime):
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._speed = engine.speed
-        self._wall = time.time() - time.monotonic() * self._speed  # at the zero of `monotonic`
+        began = time.monotonic()  # read first: after a pause in between, `wall` is ahead of the service's clock
+        self._wall = time.time() - began * self._speed  # at the zero of `monotonic`
 
     def monotonic(self) -> float:
         return time.monotonic() * self._speed

@@ -103,6 +103,7 @@ def test_available_now_does_not_end_in_an_outage(query: Engine, proxy: Proxy, na
     query.start()
     assert query.session is not None
     query.trigger()
+    until(lambda: query.emulator.streams() == 1, "the stream")  # else it may still begin after its link is broken
     fault(proxy)
     if fault is Proxy.refuse:  # messages that the service has just sent into a broken link are leased for a minute
         until(lambda: query.emulator.streams() == 0, "the end of the stream")

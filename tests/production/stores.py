@@ -1,6 +1,6 @@
 """Object stores that others wrote, each behind a proxy whose faults a test decides.
 
-    s3       moto's server, with `If-None-Match: *`
+    s3       moto's server, with `If-None-Match: *`, which lets two requests at a time both write: it gets one PUT at a time
     azure    Azurite, Microsoft's own, from npm
     google   fake-gcs-server, a Go program in a wheel from PyPI
 
@@ -57,7 +57,7 @@ def s3(endpoint: str) -> Iterator[ObjectStore]:
 
     bucket = Bucket(endpoint, f"bucket-{os.urandom(8).hex()}")
     _ask("PUT", f"{endpoint}/{bucket.name}")
-    with with_faults(endpoint) as faults:
+    with with_faults(endpoint, puts_at_once=1) as faults:
         yield ObjectStore(bucket.url, Bucket(faults.endpoint, bucket.name).environment, faults)
 
 

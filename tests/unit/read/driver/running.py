@@ -115,6 +115,10 @@ class Running:
                 assert self.runtime.monotonic() < end, "it does not happen"
                 self.run.changed.wait(0.005)
 
+    def until_due_later(self, batch: int) -> None:
+        """Wait until the answer to the extension of each part, or that there was none, is recorded."""
+        self.until(lambda: all(part.extend_at > self.runtime.now for part in self.ledger.parts_of(batch)))
+
     def are_in_doubt(self, *texts: str) -> bool:
         """Return whether these ids are in doubt, and no others."""
         with self.run.changed:

@@ -99,6 +99,7 @@ def test_unanswered_extension_is_tried_again_after_a_second(running: Running):
     extender = running.extending(ExtensionTimes(tick=0.01, timeout=0.0))
     running.advance(DUE)
     running.until(lambda: 1 == len(extended(running)))
+    running.until_due_later(1)
     assert 0 == extender.extended
     running.advance(1.0)
     running.until(lambda: {(1, 0): STREAM_LEASE_SECONDS} != running.leases())
@@ -114,6 +115,7 @@ def test_extension_of_some_of_the_messages_is_none(running: Running, monkeypatch
     running.extending(ExtensionTimes(tick=0.01, timeout=0.0))
     running.advance(DUE)
     running.until(lambda: len(extended(running)) >= 2)
+    running.until_due_later(1)
     assert {(1, 0): STREAM_LEASE_SECONDS} == running.leases()
     running.advance(1.0)
     running.until(lambda: len(extended(running)) >= 4)

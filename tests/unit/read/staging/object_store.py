@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
@@ -83,9 +83,14 @@ def _served(handler: type[_Handler], faults: Faults) -> Iterator[Faults]:
 
 
 @contextmanager
-def with_faults(endpoint: str, translate: Callable[[Request], Request] = lambda request: request) -> Iterator[Faults]:
-    """Yield a proxy in front of an HTTP server. translate: a request, as this server understands it."""
-    faults, target = Faults(), urlsplit(endpoint).netloc
+def with_faults(
+    endpoint: str, translate: Callable[[Request], Request] = lambda request: request, puts_at_once: int = 64
+) -> Iterator[Faults]:
+    """Yield a proxy in front of an HTTP server. translate: a request, as this server understands it.
+
+    puts_at_once: how many of them are forwarded. 1 for a server that looks for a file and writes it in two steps.
+    """
+    faults, target, puts = Faults(), urlsplit(endpoint).netloc, threading.Semaphore(puts_at_once)
 
     class Handler(_Handler):
         def forward(self) -> None:
@@ -101,9 +106,10 @@ def with_faults(endpoint: str, translate: Callable[[Request], Request] = lambda 
             )
             server = http.client.HTTPConnection(target, timeout=60)
             try:
-                server.request(request.method, request.path, request.body or None, request.headers)
-                answer = server.getresponse()
-                content = answer.read()
+                with puts if self.command == "PUT" else nullcontext():
+                    server.request(request.method, request.path, request.body or None, request.headers)
+                    answer = server.getresponse()
+                    content = answer.read()
             finally:
                 server.close()
             if fault == LOST:
