@@ -1,6 +1,6 @@
 """Object stores that others wrote, each behind a proxy whose faults a test decides.
 
-    s3       moto's server, with `If-None-Match: *`, which lets two requests at a time both write: it gets one PUT at a time
+    s3       moto's server, with `If-None-Match: *`. It looks and writes in two steps, so it gets one PUT at a time
     azure    Azurite, Microsoft's own, from npm
     google   fake-gcs-server, a Go program in a wheel from PyPI
 
