@@ -1,4 +1,4 @@
-# The whole developer interface. Every target builds .venv first when it is missing, and anew when pyproject.toml changed.
+# The developer interface. Each target builds .venv if it is missing or pyproject.toml has changed.
 
 VENV  := .venv
 READY := $(VENV)/.ready
@@ -6,11 +6,11 @@ BIN   := $(VENV)/bin
 NODE  := $(VENV)/node_modules
 DOCS  := .venv-docs
 
-# Python/PySpark: the oldest and the newest of both, what Spark 4.2 changed for streaming sources, the lower bound of every
-# dependency in pyproject.toml.
+# Python/PySpark: the oldest and newest of both, 4.2 because it changed streaming sources, and the lower bounds of
+# pyproject.toml.
 MATRIX := 3.11/4.0 3.11/4.1 3.11/4.2 3.12/4.3 3.13/4.3 3.11/4.0/oldest
 
-# Images set it. Then each of the tests' hundreds of processes compiles the package, and each worker of pytest all tests.
+# If it is set, as in some images, each of the tests' hundreds of processes compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-fast test-bodies test-production soak soak-speed simulate simulate-mutations kills lint coverage mutants docs notebooks tables test-matrix matrix-rows bench clean java browser
@@ -18,14 +18,14 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## these lines
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-# What `make test` runs on the oldest Spark: the guarantee, and the registration in a session.
+# The tests that `make test` runs on the oldest Spark: the guarantee, and the registration in a session.
 ON_OLDEST := tests/spark/test_read.py $(addprefix tests/spark/test_registration.py::,test_both_names_are_registered \
   test_name_of_another_source_is_told)
 
 demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven complete
 	@$(BIN)/pubsub-spark demo
 
-test: lint java browser $(NODE)  ## linter, type checker, import contracts, tests; the promise on the oldest Spark, too
+test: lint java browser $(NODE)  ## linter, type checker, import contracts, tests; the guarantee on the oldest Spark
 	$(BIN)/python -m tests.spark.classes
 	$(BIN)/pytest -n 3 --dist worksteal
 	.ci/matrix -t '$(ON_OLDEST)' any/4.0

@@ -1,7 +1,7 @@
-# Alerts of Cloud Monitoring on a subscription that a query reads. They go on when the query does not run.
-# What the metrics mean: https://cloud.google.com/monitoring/api/metrics_gcp_p_z#gcp-pubsub
+# Alerts of Cloud Monitoring on a subscription that a query reads. They continue if the query does not run.
+# The metrics: https://cloud.google.com/monitoring/api/metrics_gcp_p_z#gcp-pubsub
 
-# The subscription, and from which value on each metric of it is an alert.
+# The subscription, and the value of each metric above which it is an alert.
 locals {
   subscription = "orders-spark" # of this project
   channels     = []             # names of google_monitoring_notification_channel
@@ -12,7 +12,7 @@ locals {
   }
 }
 
-# One policy for each: the value is exceeded for five minutes.
+# One policy for each metric. It alerts if the value is exceeded for five minutes.
 resource "google_monitoring_alert_policy" "subscription" {
   for_each              = local.alerts
   display_name          = "Pub/Sub to Spark: ${each.key} of ${local.subscription}"

@@ -1,7 +1,7 @@
 # The rights of docs/clusters.md "Permissions", as google_* resources of Terraform, for a query that reads the subscription
 # `flights` of the topic `departures`, decodes by the topic's schema and writes to the topic `arrivals`. Rows that cannot be
 # decoded go to the topic `malformed` (`deadLetterTopic`), messages that were delivered too often to the topic `undelivered`
-# (the subscription's dead-letter policy). Untried: there is no project here. Replace the names in the locals.
+# (the subscription's dead-letter policy). We have not tried it, because we have no project. Replace the names in the locals.
 
 # One service account for the driver and the executors: both talk to Pub/Sub and to the staging area. The service agents are
 # Google's own accounts in the project, named by its number.
@@ -20,7 +20,7 @@ resource "google_pubsub_subscription_iam_member" "read" {
   member       = local.member
 }
 
-# Look at the subscription, its topic and the schema: `decode=topic`, `encode=topic`, and the checks at the start.
+# Read the settings of the subscription, its topic and the schema: `decode=topic`, `encode=topic`, and the checks at the start.
 resource "google_project_iam_member" "look" {
   project = local.project
   role    = "roles/pubsub.viewer"
@@ -80,7 +80,7 @@ resource "google_kms_crypto_key_iam_member" "topic" {
   member        = local.pubsub_agent
 }
 
-# The same for a bucket of `stagingLocation` with a key of your own: Cloud Storage's service agent.
+# The same for Cloud Storage's service agent if the bucket of `stagingLocation` has a key of your own.
 resource "google_kms_crypto_key_iam_member" "stage" {
   crypto_key_id = "projects/my-project/locations/europe-west1/keyRings/spark/cryptoKeys/staging"
   role          = "roles/cloudkms.cryptoKeyEncrypterDecrypter"

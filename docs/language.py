@@ -33,19 +33,29 @@ PATTERNS = {
     "comma-too": r",? too[.,]|, and not ",  # also, instead of
     "archaic": r"\b(anew|comes again|come again|goes on|go on|beside|at the most|mend|mended|say, )\b",
 }
+FOLDERS = ("", "docs/**/", "examples/", "notebooks/", "pubsub_spark/**/", "tests/**/")
 LIMITS = {"docs": (30, 40), "docstrings": (40,), "comments": (40,), "messages": (40,)}
-CODE = re.compile(r"[{}]|\bsys\.|default-src")  # of a string in another language
+CODE = re.compile(r"[{}]|\bsys\.|default-src|^\s*from \S+ import ")  # of a string in another language
+_MAGIC = re.compile(r"^# MAGIC ?(.*)", re.MULTILINE)  # text in a notebook in Databricks' format
 CODE_BLOCK = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
+
+
+def markdown(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each paragraph, item and cell of a page."""
+    text = re.sub(r"<!--.*?-->|\]\([^)]*\)", " ", CODE_BLOCK.sub("\n", text), flags=re.DOTALL)
+    text = re.sub(r"^( *)([-*|#>]|\d+\.)", r"\n\1", text, flags=re.MULTILINE)  # items, rows, headings
+    yield from (("docs", cell) for block in re.split(r"\n\s*\n", text) for cell in block.split(" | "))
 
 
 def prose(path: Path) -> Iterator[tuple[str, str]]:
     """Yield the kind (a key of LIMITS) and the text of each paragraph of a file."""
     text = path.read_text()
     if path.suffix == ".md":
-        text = re.sub(r"<!--.*?-->|\]\([^)]*\)", " ", CODE_BLOCK.sub("\n", text), flags=re.DOTALL)
-        text = re.sub(r"^( *)([-*|#>]|\d+\.)", r"\n\1", text, flags=re.MULTILINE)  # items, rows, headings
-        yield from (("docs", cell) for block in re.split(r"\n\s*\n", text) for cell in block.split(" | "))
+        yield from markdown(text)
         return
+    if path.parent.name == "notebooks":
+        yield from markdown("\n".join(_MAGIC.findall(text)))
+        text = _MAGIC.sub("", text)
     tree = ast.parse(text)
     skipped = set()  # docstrings, and the parts of f-strings
     for node in ast.walk(tree):
@@ -107,7 +117,7 @@ def compare(occurrences: dict[str, list[str]], allowed: dict[str, int]) -> tuple
 
 def main(arguments: list[str]) -> int:
     """Run the command of the module's docstring and return its exit code."""
-    paths = [path for folder in ("", "docs/**/", "pubsub_spark/**/", "tests/**/") for path in ROOT.glob(f"{folder}*.*")]
+    paths = [path for folder in FOLDERS for path in ROOT.glob(f"{folder}*.*")]
     paths = sorted(path for path in paths if path.suffix in (".md", ".py") and path != Path(__file__))
     if arguments[:1] == ["--show"]:
         paths = [path for path in paths if str(path.relative_to(ROOT)).startswith(tuple(arguments[2:]) or "")]

@@ -1,10 +1,10 @@
-"""Alerts from what Spark reports of `format("pubsub")` queries (Spark 4.2 and later).
+"""Alerts from the metrics of `format("pubsub")` queries (Spark 4.2 and later).
 
     spark.streams.addListener(PubSubListener(alert=print))
 
-Runs on the driver, in the Python process of the application. Spark calls a listener after each batch; of an idle query
-it says every ten seconds that it is idle, and the metrics of that moment are then in its `lastProgress`. On older
-Sparks, and for Prometheus, the option `metricsLocation` has the same metrics. What each means: docs/operations.md.
+Runs on the driver, in the Python process of the application. Spark calls a listener after each batch, and every ten
+seconds for an idle query, whose `lastProgress` then has new metrics. On older versions of Spark, and for Prometheus,
+the option `metricsLocation` writes the same metrics. docs/operations.md explains each of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OLDEST_SECONDS = 600
 
 
 def alerts(metrics: dict[str, Any], before: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is wrong with a source: the name of a rule, and a sentence. before: the metrics of the last report."""
+    """Yield the name of each rule that a source breaks, and a message. before: the metrics of the last report."""
     if not metrics["connected"]:
         yield "disconnected", f"no connection to Pub/Sub (last error: {metrics['lastError'] or 'none'})"
     if metrics["intakePaused"]:
@@ -42,7 +42,7 @@ def alerts(metrics: dict[str, Any], before: dict[str, Any]) -> Iterator[tuple[st
 
 
 def pubsub_metrics(progress: StreamingQueryProgress) -> Iterator[dict[str, Any]]:
-    """The metrics of each Pub/Sub source in a progress; of none before Spark has asked for them."""
+    """Yield the metrics of each Pub/Sub source in a progress. Spark asks for the first ones after a batch."""
     for source in progress.sources:
         if source.latestOffset.startswith("{"):  # else "None"
             metrics = json.loads(source.latestOffset)
@@ -50,19 +50,19 @@ def pubsub_metrics(progress: StreamingQueryProgress) -> Iterator[dict[str, Any]]
                 yield metrics
 
 
-def sentence_of(exception: str) -> str:
-    """The sentence of the connector in the error of a query, which begins with a traceback of Python; or its start."""
+def message_of(exception: str) -> str:
+    """Return the connector's message in the error of a query, or else the first line of the error."""
     ours = re.findall(r"^pubsub_spark\.errors\.\w+: (.+)$", exception, re.MULTILINE)
     return ours[-1] if ours else exception.strip().splitlines()[0]
 
 
 class PubSubListener(StreamingQueryListener):
-    """The listener of all queries of a session. alert: called with a sentence when something goes wrong or is over."""
+    """The listener of all queries of a session. alert: called with a message when a problem begins or ends."""
 
     def __init__(self, alert: Callable[[str], object]) -> None:
         self._alert = alert
         self._names: dict[str, str] = {}  # by query id, like the others
-        self._wrong: dict[str, dict[str, str]] = {}  # sentences by subscription and rule
+        self._problems: dict[str, dict[str, str]] = {}  # messages by subscription and rule
         self._before: dict[str, dict[str, dict[str, Any]]] = {}  # the last metrics, by subscription
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -74,32 +74,32 @@ class PubSubListener(StreamingQueryListener):
         self._report(event.progress)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Report an idle query, which may be one that has lost its connection."""
+        """Report an idle query. It may have lost its connection."""
         spark = SparkSession.getActiveSession()
         query = None if spark is None else spark.streams.get(str(event.id))
         if query is not None and query.lastProgress is not None:
             self._report(query.lastProgress)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Say why a query failed."""
+        """Report why a query failed."""
         name = self._names.pop(str(event.id), str(event.id))
         if event.exception is not None:
-            self._alert(f"query {name} failed: {sentence_of(event.exception)}")
-        self._wrong.pop(str(event.id), None)
+            self._alert(f"query {name} failed: {message_of(event.exception)}")
+        self._problems.pop(str(event.id), None)
         self._before.pop(str(event.id), None)
 
     def _report(self, progress: StreamingQueryProgress) -> None:
         query, name = str(progress.id), progress.name or str(progress.id)
         last = self._before.get(query, {})
         sources = {metrics["subscription"]: metrics for metrics in pubsub_metrics(progress)}
-        wrong = {
-            f"{subscription} {rule}": sentence
+        problems = {
+            f"{subscription} {rule}": message
             for subscription, metrics in sources.items()
-            for rule, sentence in alerts(metrics, last.get(subscription, {}))
+            for rule, message in alerts(metrics, last.get(subscription, {}))
         }
-        before = self._wrong.get(query, {})
-        for what in wrong.keys() - before.keys():  # once at the beginning, and not when its sentence changes
-            self._alert(f"query {name}, {what}: {wrong[what]}")
-        for what in before.keys() - wrong.keys():
-            self._alert(f"query {name}, {what}: over")
-        self._wrong[query], self._before[query] = wrong, sources
+        before = self._problems.get(query, {})
+        for problem in problems.keys() - before.keys():  # once at the beginning, also if its message changes
+            self._alert(f"query {name}, {problem}: {problems[problem]}")
+        for problem in before.keys() - problems.keys():
+            self._alert(f"query {name}, {problem}: over")
+        self._problems[query], self._before[query] = problems, sources

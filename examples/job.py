@@ -25,7 +25,7 @@ log = logging.getLogger("job")
 
 
 def has_delta(spark: SparkSession, table: str) -> bool:
-    """Whether Spark can load Delta Lake. A table that does not exist yet is another error than a missing jar."""
+    """Return whether Spark can load Delta Lake. A missing table is another error than a missing jar."""
     try:
         spark.read.format("delta").load(table)
     except Exception as error:  # of Py4J or of Spark, by the version
@@ -34,12 +34,12 @@ def has_delta(spark: SparkSession, table: str) -> bool:
 
 
 def query_id(batch: DataFrame) -> str:
-    """The id of the query, which is that of its checkpoint. A new checkpoint counts its batches from 0 again."""
+    """Return the id of the query, which is that of its checkpoint. A new checkpoint starts at batch 0 again."""
     return str(batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
 
 
 def write_delta(table: str, batch: DataFrame, number: int) -> None:
-    """Append a batch. Delta leaves out a batch that it has: one with this txnAppId and a txnVersion no larger."""
+    """Append a batch. Delta skips a batch that it already has, by `txnAppId` and `txnVersion`."""
     exactly_once = {"txnAppId": query_id(batch), "txnVersion": str(number)}
     batch.write.format("delta").mode("append").options(mergeSchema="true", **exactly_once).save(table)
 
@@ -50,11 +50,11 @@ def write_parquet(table: str, batch: DataFrame, number: int) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """What the command line says."""
+    """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(description="Read a subscription into a table, each message once.")
     parser.add_argument("--subscription", required=True, help="projects/PROJECT/subscriptions/SUBSCRIPTION")
     parser.add_argument("--table", required=True, help="path or URL of the table")
-    parser.add_argument("--checkpoint", required=True, help="path or URL, for this job alone")
+    parser.add_argument("--checkpoint", required=True, help="path or URL, of this job only")
     parser.add_argument("--staging", required=True, help="stagingLocation: on a cluster gs://, s3:// or az://")
     parser.add_argument("--dead-letters", required=True, help="topic for payloads that cannot be decoded")
     parser.add_argument("--metrics", help="metricsLocation: folder for metrics in Prometheus' text format")
@@ -67,35 +67,35 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     """Run the query until it ends or fails."""
-    given = arguments()
+    job = arguments()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # it has a line for each batch
-    spark = SparkSession.builder.appName(f"Pub/Sub to {given.table}").getOrCreate()
-    spark.streams.addListener(PubSubListener(alert=log.error))  # or what calls the on-call engineer
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs a line for each batch
+    spark = SparkSession.builder.appName(f"Pub/Sub to {job.table}").getOrCreate()
+    spark.streams.addListener(PubSubListener(alert=log.error))  # or a function that calls the on-call engineer
 
     write: Callable[[str, DataFrame, int], None] = write_delta
-    if not has_delta(spark, given.table):
+    if not has_delta(spark, job.table):
         write = write_parquet
-        log.warning("Spark cannot load Delta Lake, so `%s` is Parquet. Add Delta's jar with --packages.", given.table)
+        log.warning("Spark cannot load Delta Lake, so `%s` is Parquet. Add Delta's jar with --packages.", job.table)
 
     options = {
-        "subscriptionId": given.subscription,
-        "stagingLocation": given.staging,
+        "subscriptionId": job.subscription,
+        "stagingLocation": job.staging,
         "decode": "topic",
-        "mode": "DROPMALFORMED",  # no rows of them, because the dead-letter topic has them
-        "deadLetterTopic": given.dead_letters,
-        **({"metricsLocation": given.metrics} if given.metrics else {}),
-        **dict(option.split("=", 1) for option in given.option),
+        "mode": "DROPMALFORMED",  # without rows, because they are in the dead-letter topic
+        "deadLetterTopic": job.dead_letters,
+        **({"metricsLocation": job.metrics} if job.metrics else {}),
+        **dict(option.split("=", 1) for option in job.option),
     }
     rows = spark.readStream.format("pubsub").options(**options).load()  # on Databricks: format("pubsub_spark")
-    trigger: dict[str, Any] = {"processingTime": given.trigger}
-    if given.trigger == "availableNow":
+    trigger: dict[str, Any] = {"processingTime": job.trigger}
+    if job.trigger == "availableNow":
         trigger = {"availableNow": True}
     query = (
         rows.select("message_id", "publish_time", "value.*")
         .writeStream.queryName("pubsub-to-table")
-        .foreachBatch(partial(write, given.table))
-        .option("checkpointLocation", given.checkpoint)
+        .foreachBatch(partial(write, job.table))
+        .option("checkpointLocation", job.checkpoint)
         .trigger(**trigger)
         .start()
     )

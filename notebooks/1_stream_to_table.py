@@ -2,20 +2,20 @@
 # MAGIC %md
 # MAGIC # A year of flights through Pub/Sub
 # MAGIC
-# MAGIC Step by step what `make demo` does: flights that left New York in 2013 are published from a DataFrame, read
-# MAGIC again with Structured Streaming, counted by carrier and hour, and compared with the file they came from.
+# MAGIC The steps of `make demo`. Flights that left New York in 2013 are published from a DataFrame and read with Structured
+# MAGIC Streaming. They are then counted by carrier and hour, and compared with their file.
 # MAGIC
-# MAGIC The notebook runs on Databricks, and as plain Python: `python notebooks/1_stream_to_table.py`. It needs the extra `demo`, which
-# MAGIC brings the flights, and takes the first 20,000; set `FLIGHTS` to another number, or to 336776 for all of them.
+# MAGIC The notebook runs on Databricks and as plain Python (`python notebooks/1_stream_to_table.py`). It needs the extra
+# MAGIC `demo`, which includes the flights. It uses the first 20,000. Set `FLIGHTS` to another number, or to 336776 for all.
 
 # COMMAND ----------
 
 # MAGIC %md
 # MAGIC ## 1. A Pub/Sub emulator
 # MAGIC
-# MAGIC It runs in this process. Google's clients find it by the variable `PUBSUB_EMULATOR_HOST`. The connector does,
-# MAGIC too, if the variable is set before Spark starts; here it gets the option `endpoint`. For the real service let
-# MAGIC `service` be empty, and leave out the rest of this cell and the last cell.
+# MAGIC It runs in this process. Google's clients find it by the variable `PUBSUB_EMULATOR_HOST`. The connector also reads this
+# MAGIC variable if it is set before Spark starts. Here it gets the option `endpoint`. To use the real service, set `service` to
+# MAGIC `{}` and delete the rest of this cell and the last cell.
 
 # COMMAND ----------
 
@@ -27,7 +27,7 @@ from pathlib import Path
 
 from pubsub_spark.emulator import Emulator
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # as plain Python: Spark's workers are this Python, too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of Spark's workers, outside of Databricks
 emulator = Emulator().start()
 os.environ["PUBSUB_EMULATOR_HOST"] = emulator.endpoint
 service = {"endpoint": emulator.endpoint}
@@ -37,7 +37,7 @@ service = {"endpoint": emulator.endpoint}
 # MAGIC %md
 # MAGIC ## 2. A topic with an Avro schema
 # MAGIC
-# MAGIC The topic refuses every message that is not a flight. `NA` in the file is null in the schema.
+# MAGIC The topic refuses messages that are not flights. `NA` in the file becomes null.
 
 # COMMAND ----------
 
@@ -65,8 +65,8 @@ SubscriberClient().create_subscription(request=Subscription(name=subscription, t
 # MAGIC %md
 # MAGIC ## 3. Publish a DataFrame
 # MAGIC
-# MAGIC There is no column `data`, so each row is encoded with the topic's schema. The format is `pubsub_spark` here,
-# MAGIC because on Databricks `pubsub` is their own reader; elsewhere `pubsub` works as well.
+# MAGIC The DataFrame has no column `data`, so each row is encoded with the topic's schema. The format is `pubsub_spark`,
+# MAGIC because `pubsub` is Databricks' own reader on Databricks. Elsewhere `pubsub` also works.
 
 # COMMAND ----------
 
@@ -85,8 +85,8 @@ print(f"{file.num_rows:,} flights published")
 # MAGIC %md
 # MAGIC ## 4. Read them with Structured Streaming
 # MAGIC
-# MAGIC `decode=topic` gives a column `value` with the fields of the topic's schema. `availableNow` reads the messages
-# MAGIC that are available and ends. A message is acknowledged after Spark has committed its batch.
+# MAGIC `decode=topic` adds the column `value` with the fields of the topic's schema. `availableNow` reads the available
+# MAGIC messages and ends. A message is acknowledged after Spark has committed its batch.
 
 # COMMAND ----------
 
@@ -108,7 +108,7 @@ table.select("message_id", "publish_time", "id", "carrier", "origin", "dest", "d
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## 5. Count, and draw
+# MAGIC ## 5. Count and draw
 
 # COMMAND ----------
 
@@ -132,7 +132,8 @@ picture.show(folder / "departures.png")
 # MAGIC %md
 # MAGIC ## 6. The proof
 # MAGIC
-# MAGIC Rows, distinct ids, and a sum of every column: pyarrow's over the file against Spark's over the table.
+# MAGIC The number of rows, of distinct ids, and the sum of every column. pyarrow computes them from the file, Spark from the
+# MAGIC table.
 
 # COMMAND ----------
 

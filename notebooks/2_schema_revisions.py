@@ -2,10 +2,10 @@
 # MAGIC %md
 # MAGIC # A schema revision arrives while a stream is running
 # MAGIC
-# MAGIC A topic's schema is a resource with revisions. Each message names the revision that it was written with, so a reader can
-# MAGIC decode old and new messages side by side. This notebook changes the schema of a topic while a query reads it.
+# MAGIC A topic's schema is a resource with revisions. Each message names its revision, so a reader can decode old and new
+# MAGIC messages in one query. This notebook changes the schema of a topic while a query reads it.
 # MAGIC
-# MAGIC It needs no account: a Pub/Sub emulator runs in this process.
+# MAGIC A Pub/Sub emulator runs in this process, so no account is needed.
 
 # COMMAND ----------
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pubsub_spark.emulator import Emulator
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # as plain Python: Spark's workers are this Python, too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of Spark's workers, outside of Databricks
 emulator = Emulator().start()
 os.environ["PUBSUB_EMULATOR_HOST"] = emulator.endpoint  # for Google's clients
 service = {"endpoint": emulator.endpoint, "projectId": "notebook"}
@@ -27,7 +27,7 @@ folder = Path(tempfile.mkdtemp(prefix="notebook-"))
 # MAGIC %md
 # MAGIC ## 1. A topic whose schema has two fields
 # MAGIC
-# MAGIC The second subscription is for step 4; it keeps every message until then.
+# MAGIC The second subscription is for step 4. It keeps the messages until then.
 
 # COMMAND ----------
 
@@ -47,9 +47,9 @@ for name in ("running", "later"):
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## 2. A query that is running, and rows of the first revision
+# MAGIC ## 2. A running query and rows of the first revision
 # MAGIC
-# MAGIC `decode=topic` gives the column `value` with the fields of the newest revision that there is when the query starts.
+# MAGIC `decode=topic` adds the column `value` with the fields of the newest revision at the start of the query.
 
 # COMMAND ----------
 
@@ -60,7 +60,7 @@ spark = SparkSession.builder.getOrCreate()
 
 
 def start(subscription: str) -> StreamingQuery:
-    """A query from a subscription into a table in memory of the same name."""
+    """Start a query from a subscription into a table in memory of the same name."""
     options = {**service, "subscriptionId": subscription, "decode": "topic"}
     stream = spark.readStream.format("pubsub_spark").options(**options).load()
     written = stream.select("value.*", "schema_revision").writeStream.format("memory").queryName(subscription)
@@ -81,8 +81,8 @@ spark.table("running").drop("schema_revision").orderBy("carrier").show()
 # MAGIC %md
 # MAGIC ## 3. The second revision
 # MAGIC
-# MAGIC It adds a field with a default, so that readers of either revision can read messages of the other. A definition with which they
-# MAGIC could not is refused when it is committed.
+# MAGIC It adds a field with a default, so readers of each revision can read messages of the other. Pub/Sub refuses to commit a
+# MAGIC definition that breaks this.
 
 # COMMAND ----------
 
@@ -101,12 +101,12 @@ print("revisions of the messages:", running.select("schema_revision").distinct()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The query goes on. It has the columns that it started with, and the message of the second revision has its place among them. The
-# MAGIC new field becomes a column when a query is started after the revision.
+# MAGIC The query continues with the columns of its start. It reads the message of the second revision without the new field. A
+# MAGIC query that starts after the revision has a column for the field.
 # MAGIC
 # MAGIC ## 4. The same messages with the columns of the second revision
 # MAGIC
-# MAGIC `delay` is null where the message was written before there was one.
+# MAGIC `delay` is null in messages of the first revision.
 
 # COMMAND ----------
 
@@ -121,4 +121,4 @@ assert {"UA": None, "AA": None, "B6": 18} == {row.carrier: row.delay for row in 
 query.stop()
 again.stop()
 emulator.stop()
-print("every message was decoded, with the columns of the revision that its query began with")
+print("every message was decoded, with the columns of the revision at the start of its query")

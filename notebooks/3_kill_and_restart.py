@@ -1,14 +1,15 @@
 # Databricks notebook source
 # MAGIC %md
-# MAGIC # Kill the driver, start it again: nothing is lost, nothing comes twice
+# MAGIC # Kill the driver and start it again: nothing is lost or repeated
 # MAGIC
-# MAGIC A job reads a subscription into a table. While messages are being published it is killed with `kill -9`, Spark, Python and all, and
-# MAGIC started again with the same checkpoint. At the end every message that was published is compared with the table.
+# MAGIC A job reads a subscription into a table. While messages are published, Spark and its driver are killed with `kill -9`.
+# MAGIC It is then started again with the same checkpoint. At the end all published messages are compared with the table.
 # MAGIC
-# MAGIC A batch that was interrupted is given to Spark again from the staging area, with the same rows, so a sink that writes each batch
-# MAGIC once (Parquet, Delta) has each message once.
+# MAGIC Spark reads an interrupted batch again from the staging area, with the same rows. So a sink that writes each batch once
+# MAGIC (Parquet, Delta) has each message once.
 # MAGIC
-# MAGIC It needs no account: a Pub/Sub emulator runs in this process. The extra `demo` brings what draws the picture. On Databricks the job would be a job of its own; here it is a process.
+# MAGIC A Pub/Sub emulator runs in this process, so no account is needed. The picture needs the extra `demo`. The job is a
+# MAGIC process here. On Databricks it would be a job of its own.
 
 # COMMAND ----------
 
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from pubsub_spark.emulator import Emulator
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # as plain Python: Spark's workers are this Python, too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of Spark's workers, outside of Databricks
 emulator = Emulator().start()
 os.environ["PUBSUB_EMULATOR_HOST"] = emulator.endpoint  # for Google's clients
 service = {"endpoint": emulator.endpoint, "projectId": "notebook"}
@@ -36,7 +37,7 @@ emulator.create_subscription(subscription, topic)
 # MAGIC %md
 # MAGIC ## 1. The job
 # MAGIC
-# MAGIC It is what one would write for production: a stream, a sink, a checkpoint, a place for staged batches.
+# MAGIC The job is as in production: a stream, a sink, a checkpoint and a staging area.
 
 # COMMAND ----------
 
@@ -65,9 +66,9 @@ query.awaitTermination()
 # MAGIC %md
 # MAGIC ## 2. Publish, kill, start again
 # MAGIC
-# MAGIC The publisher goes on all the time. The first run is killed when it has written some batches; the second has to take over what
-# MAGIC the first had begun. What the first had received and not staged is leased to it for up to a minute, and comes again then; instead of
-# MAGIC waiting, the emulator's clock is moved while nothing runs.
+# MAGIC The publisher never stops. The first run is killed after some batches, and the second one continues its work. Messages
+# MAGIC that the first run had received and not staged are leased to it for up to a minute. Instead of waiting for their
+# MAGIC redelivery, the notebook moves the emulator's clock once the streams of the first run have ended.
 
 # COMMAND ----------
 
@@ -89,14 +90,14 @@ def publish() -> None:
 
 
 def run() -> subprocess.Popen:
-    """Start the job as a process group of its own, so that a signal reaches Spark and its workers, too."""
+    """Start the job as a process group of its own, so that a signal also reaches Spark and its workers."""
     with (folder / "log").open("ab") as log:
         return subprocess.Popen([sys.executable, str(job)], stdout=log, stderr=log, start_new_session=True)
 
 
 def batches() -> int:
-    """The number of batches in Spark's commit log."""
-    return sum(each.name.isdigit() for each in (folder / "checkpoint" / "commits").glob("*"))
+    """Return the number of batches in Spark's commit log."""
+    return sum(file.name.isdigit() for file in (folder / "checkpoint" / "commits").glob("*"))
 
 
 def wait_for(condition, process: subprocess.Popen, seconds: float = 120) -> None:
@@ -114,13 +115,15 @@ wait_for(lambda: batches() >= 4, first)
 os.killpg(first.pid, signal.SIGKILL)
 first.wait()
 killed, before = time.time(), batches()
+while emulator.streams() > 0:
+    time.sleep(0.1)
 emulator.advance(60)
 second = run()
 wait_for(lambda: batches() >= before + 2, second)
 publishing.clear()
 publisher.join()
 wait_for(lambda: emulator.backlog(subscription) == 0, second)
-os.killpg(second.pid, signal.SIGKILL)  # all that it read is acknowledged
+os.killpg(second.pid, signal.SIGKILL)  # all messages are acknowledged
 second.wait()
 print("killed after some batches, started again, all acknowledged")
 
@@ -136,11 +139,11 @@ import json
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-# Spark's own list of files: a run that is killed leaves files that no batch has.
+# Spark's own list of files. A killed run leaves files that belong to no batch.
 committed = {
     json.loads(line)["path"].removeprefix("file://")
-    for each in (folder / "table" / "_spark_metadata").glob("[0-9]*")
-    for line in each.read_text().splitlines()
+    for log in (folder / "table" / "_spark_metadata").glob("[0-9]*")
+    for line in log.read_text().splitlines()
     if line.startswith("{")
 }
 table = ds.dataset(sorted(committed), format="parquet").to_table()
@@ -155,7 +158,7 @@ from pubsub_spark.demo import picture
 
 written = table.column("written").cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy() / 1e6
 start = published[0]
-counts = {"published": [each - start for each in published], "in the table": written - start}
+counts = {"published": [seconds - start for seconds in published], "in the table": written - start}
 title = "Published, and written by a query that was killed once"
 picture.draw_steps(counts, {"kill -9": killed - start}, title, "messages", folder / "proof.png")
 picture.show(folder / "proof.png")
@@ -163,8 +166,8 @@ picture.show(folder / "proof.png")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The flat piece is the time in which Spark starts again. The step after it is the interrupted batch and all that was published
-# MAGIC meanwhile. No number is missing and none is there twice.
+# MAGIC In the flat part Spark starts again. The step after it contains the interrupted batch and the messages that were
+# MAGIC published meanwhile. No number is missing or repeated.
 
 # COMMAND ----------
 

@@ -1,11 +1,11 @@
 # Databricks notebook source
 # MAGIC %md
-# MAGIC # Ordering keys, out and back
+# MAGIC # Write and read ordering keys
 # MAGIC
-# MAGIC Messages with the same ordering key reach a subscription with message ordering in the order in which they were published. This
-# MAGIC notebook writes a column as the ordering key, reads the messages back, and shows that the order of each key is kept.
+# MAGIC A subscription with message ordering delivers messages of the same ordering key in the order of their publication. This
+# MAGIC notebook writes a column as the ordering key, reads the messages, and checks the order of each key.
 # MAGIC
-# MAGIC It needs no account: a Pub/Sub emulator runs in this process.
+# MAGIC A Pub/Sub emulator runs in this process, so no account is needed.
 
 # COMMAND ----------
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pubsub_spark.emulator import Emulator
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # as plain Python: Spark's workers are this Python, too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of Spark's workers, outside of Databricks
 emulator = Emulator().start()
 os.environ["PUBSUB_EMULATOR_HOST"] = emulator.endpoint  # for Google's clients
 service = {"endpoint": emulator.endpoint, "projectId": "notebook"}
@@ -31,10 +31,10 @@ emulator.create_subscription(subscription, topic, enable_message_ordering=True)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## 1. Out
+# MAGIC ## 1. Write
 # MAGIC
-# MAGIC Ten aircraft report a hundred positions each. `orderingKey` names the column with the key. Rows of a key must be in one partition and
-# MAGIC in their order when they are written: `repartition` by the key, and sort within.
+# MAGIC Ten aircraft report a hundred positions each. `orderingKey` names the column with the key. Before the write, bring the
+# MAGIC rows of a key into one partition with `repartition`, and sort them there.
 
 # COMMAND ----------
 
@@ -55,10 +55,10 @@ positions = spark.range(1000).selectExpr("concat('N', id % 10) tail", "cast(id d
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## 2. And back
+# MAGIC ## 2. Read
 # MAGIC
-# MAGIC All rows of a key in a batch are in one partition, in publish order, and the next batch has what comes after them. So a query that
-# MAGIC does not repartition sees the order. `monotonically_increasing_id` numbers the rows as they come.
+# MAGIC All rows of a key in a batch are in one partition, in publish order. Later messages are in later batches. So a query
+# MAGIC without a repartition sees the order. `monotonically_increasing_id` numbers the rows in it.
 
 # COMMAND ----------
 
@@ -71,7 +71,7 @@ def keep(batch: DataFrame, number: int) -> None:
     rows = batch.selectExpr(
         "ordering_key tail", "cast(cast(data as string) as int) number", "monotonically_increasing_id() row"
     )
-    arrived.extend((number, each.row, each.tail, each.number) for each in rows.collect())
+    arrived.extend((number, position.row, position.tail, position.number) for position in rows.collect())
 
 
 query = (

@@ -2,10 +2,10 @@
 # MAGIC %md
 # MAGIC # From an AsyncAPI document to a stream
 # MAGIC
-# MAGIC One document says which topic, schema and subscription there are, and how messages are written and read. `pubsub-spark apply` makes
-# MAGIC the project so; the same document gives the query its options.
+# MAGIC One document describes a topic, its schema and subscription, and the format of their messages. `pubsub-spark apply`
+# MAGIC creates these resources. The query takes its options from the same document.
 # MAGIC
-# MAGIC It needs no account: a Pub/Sub emulator runs in this process. It needs the extra `asyncapi`.
+# MAGIC A Pub/Sub emulator runs in this process, so no account is needed. The notebook needs the extra `asyncapi`.
 
 # COMMAND ----------
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pubsub_spark.emulator import Emulator
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # as plain Python: Spark's workers are this Python, too
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of Spark's workers, outside of Databricks
 emulator = Emulator().start()
 os.environ["PUBSUB_EMULATOR_HOST"] = emulator.endpoint  # for Google's clients
 service = {"endpoint": emulator.endpoint, "projectId": "notebook"}
@@ -27,8 +27,8 @@ folder = Path(tempfile.mkdtemp(prefix="notebook-"))
 # MAGIC %md
 # MAGIC ## 1. The document
 # MAGIC
-# MAGIC The binding of the message adds the attribute `source` to each message, makes the payload's field `tailnum` its ordering key, and
-# MAGIC names the schema.
+# MAGIC The binding of the message names its schema and its ordering key, the payload's field `tailnum`. It adds the attribute
+# MAGIC `source` to each message.
 
 # COMMAND ----------
 
@@ -74,9 +74,9 @@ components:
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## 2. Apply it, twice
+# MAGIC ## 2. Apply it twice
 # MAGIC
-# MAGIC A second run finds nothing to do.
+# MAGIC The second run changes nothing.
 
 # COMMAND ----------
 
@@ -89,7 +89,7 @@ for _ in range(2):
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## 3. Write and read by the document
+# MAGIC ## 3. Write and read with the document
 
 # COMMAND ----------
 

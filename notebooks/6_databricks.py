@@ -2,27 +2,28 @@
 # MAGIC %md
 # MAGIC # On Databricks
 # MAGIC
-# MAGIC Nothing in this notebook was run on Databricks by us: there is no workspace here. It is derived from Databricks' documentation and from
-# MAGIC what open-source Spark does with the same calls. `docs/databricks.md` says for each point what was tried.
+# MAGIC We have not run this notebook on Databricks, because we have no workspace. It is derived from Databricks' documentation
+# MAGIC and from the same calls on open-source Spark. `docs/databricks.md` lists which parts were tried.
 # MAGIC
-# MAGIC | runtime | Spark | what is to be expected |
+# MAGIC | runtime | Spark | expected |
 # MAGIC |---|---|---|
-# MAGIC | 17.x | 4.0 | reads and writes; `availableNow` reads one batch a run; no metrics in `lastProgress` (tried on open-source Spark 4.0) |
+# MAGIC | 17.x | 4.0 | reads and writes. `availableNow` reads one batch per run. `lastProgress` has no metrics (tried on open-source Spark 4.0) |
 # MAGIC | 18.x | 4.1 | the same (tried on open-source Spark 4.1) |
 # MAGIC | later, with Spark 4.2 | 4.2 | everything (tried on open-source Spark 4.2 and 4.3) |
-# MAGIC | 16.x and before | 3.5 | refused: the API lacks what the connector needs (derived) |
+# MAGIC | 16.x and before | 3.5 | refused: the API is too old for the connector (derived) |
 # MAGIC
-# MAGIC Access mode *dedicated*: everything. *Standard* and *serverless*: Python sources run in isolated workers; allow egress to
-# MAGIC `pubsub.googleapis.com:443` and to the bucket (derived). Serverless takes `trigger(availableNow=True)` alone (derived).
+# MAGIC Access mode *dedicated*: everything works. *Standard* and *serverless*: Python sources run in isolated workers. Allow
+# MAGIC egress to `pubsub.googleapis.com:443` and to the bucket (derived). Serverless accepts only `trigger(availableNow=True)`
+# MAGIC (derived).
 
 # COMMAND ----------
 
 # MAGIC %md
 # MAGIC ## 1. Install
 # MAGIC
-# MAGIC The wheel is in a volume; on a cluster with several notebooks make it a library of the cluster. With the
-# MAGIC installed versions as constraints pip replaces no package of the runtime. `decode=topic` needs the extra `protoc` for Protobuf
-# MAGIC schemas: `docs/databricks.md`.
+# MAGIC The wheel is in a volume. If a cluster has several notebooks, install it as a library of the cluster. With the installed
+# MAGIC versions as constraints pip replaces no package of the runtime. `decode=topic` needs the extra `protoc` for Protobuf
+# MAGIC schemas (`docs/databricks.md`).
 
 # COMMAND ----------
 
@@ -39,15 +40,15 @@ from pyspark.sql import SparkSession
 import pubsub_spark
 
 spark = SparkSession.builder.getOrCreate()
-pubsub_spark.register(spark)  # says in one sentence when the workers lack the package
+pubsub_spark.register(spark)  # raises an error if the workers lack the package
 
 # COMMAND ----------
 
 # MAGIC %md
 # MAGIC ## 2. Credentials
 # MAGIC
-# MAGIC From secrets. A service credential of Unity Catalog is for Databricks' own connector alone, and is refused with a sentence; a cluster on
-# MAGIC Google Cloud with a service account needs no option at all.
+# MAGIC Read them from secrets. The connector refuses a service credential of Unity Catalog, because only Databricks' own
+# MAGIC connector can use it. A cluster on Google Cloud with a service account needs no option.
 
 # COMMAND ----------
 
@@ -56,7 +57,7 @@ from databricks.sdk.runtime import dbutils
 options = {
     "projectId": "my-project",
     "credentials": dbutils.secrets.get("pubsub", "service-account.json"),
-    "stagingLocation": "gs://my-bucket/staging",  # all executors see it; a volume may lack create-only writes
+    "stagingLocation": "gs://my-bucket/staging",  # reached by all executors. A volume may lack create-only writes
 }
 
 # COMMAND ----------
@@ -64,8 +65,9 @@ options = {
 # MAGIC %md
 # MAGIC ## 3. A stream into a table
 # MAGIC
-# MAGIC `pubsub_spark`, for `pubsub` is Databricks' own reader. The query runs until it is stopped. With `trigger(availableNow=True)` a
-# MAGIC run on these runtimes reads one batch: `docs/databricks.md` says what a scheduled job has to set.
+# MAGIC The format is `pubsub_spark`, because `pubsub` is Databricks' own reader. The query runs until it is stopped. With
+# MAGIC `trigger(availableNow=True)` a run on these runtimes reads one batch. `docs/databricks.md` has the options for a
+# MAGIC scheduled job.
 
 # COMMAND ----------
 
@@ -85,7 +87,7 @@ query.awaitTermination()
 # MAGIC %md
 # MAGIC ## 4. The same as a declarative pipeline
 # MAGIC
-# MAGIC In a pipeline's source file, with the wheel among the pipeline's dependencies:
+# MAGIC In a pipeline's source file. The wheel is one of the pipeline's dependencies:
 # MAGIC
 # MAGIC ```python
 # MAGIC from pyspark import pipelines as dp
@@ -108,8 +110,8 @@ query.awaitTermination()
 # MAGIC %md
 # MAGIC ## 5. From the built-in reader
 # MAGIC
-# MAGIC The options have the same names; `columns=databricks` gives the same columns. A checkpoint of the built-in reader cannot be read: stop it
-# MAGIC when its backlog is empty, and start with a new one.
+# MAGIC The options have the same names, and `columns=databricks` returns the same columns. The connector cannot read a
+# MAGIC checkpoint of the built-in reader. Stop that query when its backlog is empty, and start with a new checkpoint.
 
 # COMMAND ----------
 

@@ -32,7 +32,7 @@ _PUBLISH_TASKS = 8
 _MAX_MESSAGES_PER_TRIGGER = 60_000
 # Without a new message, until the demo stops reading. Messages that were sent to a stream while it ended are delivered
 # again when their leases end, a minute later: often by Google's emulator, by ours if the machine is very busy.
-_IDLE_SECONDS = 90.0
+IDLE_SECONDS = 90.0
 
 
 class Rate(NamedTuple):
@@ -45,8 +45,10 @@ class Rate(NamedTuple):
         return f"{self.messages:,} messages in {self.seconds:.1f} s: {self.messages / self.seconds:,.0f} messages/s"
 
 
-def run(endpoint: str | None, output: Path, rows: int | None, console: Console) -> bool:
-    """Returns whether everything that was published is in the table."""
+def run(
+    endpoint: str | None, output: Path, rows: int | None, console: Console, idle_seconds: float = IDLE_SECONDS
+) -> bool:
+    """Return whether everything that was published is in the table."""
     started = time.monotonic()
     if endpoint is not None:
         service.check(endpoint)
@@ -64,7 +66,7 @@ def run(endpoint: str | None, output: Path, rows: int | None, console: Console) 
         console.print(f"Pub/Sub at {pubsub.endpoint}, {'an emulator of our own' if endpoint is None else 'as asked'}")
         console.print(f"    {pubsub.topic}, with an Avro schema\n    {pubsub.subscription}\n")
         sent = _publish(spark, pubsub, output, source.num_rows, console)
-        received = read_flights(spark, pubsub, output, source.num_rows, console)
+        received = read_flights(spark, pubsub, output, source.num_rows, console, idle_seconds)
 
         table = spark.read.parquet(str(output / "flights"))
         departures = _departures(table)
@@ -91,7 +93,9 @@ def _publish(spark: SparkSession, pubsub: service.PubSub, output: Path, total: i
     return Rate(total, time.monotonic() - started)
 
 
-def read_flights(spark: SparkSession, pubsub: service.PubSub, output: Path, total: int, console: Console) -> Rate:
+def read_flights(
+    spark: SparkSession, pubsub: service.PubSub, output: Path, total: int, console: Console, idle_seconds: float
+) -> Rate:
     stream = (
         spark.readStream.format("pubsub")
         .options(**pubsub.options)
@@ -110,7 +114,7 @@ def read_flights(spark: SparkSession, pubsub: service.PubSub, output: Path, tota
             _drain(stream, output, seen, advance)
             if sum(seen.values()) > rows:
                 rows, latest = sum(seen.values()), time.monotonic()
-            if rows >= total or time.monotonic() - latest >= _IDLE_SECONDS:
+            if rows >= total or time.monotonic() - latest >= idle_seconds:
                 return Rate(rows, latest - started)
 
 

@@ -1,4 +1,4 @@
-// Google's Node client, unchanged, against the emulator of PUBSUB_EMULATOR_HOST; what it saw goes out as JSON.
+// Google's unchanged Node client against the emulator of PUBSUB_EMULATOR_HOST. Prints the results as JSON.
 import {createRequire} from 'node:module';
 
 const {PubSub} = createRequire(import.meta.url)('@google-cloud/pubsub');

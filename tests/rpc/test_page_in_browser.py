@@ -19,6 +19,7 @@ import pytest
 
 from pubsub_spark.emulator import Emulator
 from tests.conftest import ROOT
+from tests.engine import until
 from tests.rpc.conftest import Client
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -405,11 +406,18 @@ def test_chart_is_a_line_from_its_first_second(page, furnished):
     chart = page.locator("[data-chart=messages] svg").bounding_box()
     assert page.locator("[data-chart=messages] .axis").text_content().endswith("s agonow")
     assert line["width"] > 0.98 * chart["width"]
-    page.mouse.move(chart["x"] + chart["width"] - 2, chart["y"] + 20)
-    see(page.locator("[data-chart=messages]").get_by_text("6 / 2, 0 s ago"))
+    pointed = page.locator("[data-chart=messages] [data-pointed]")
+
+    def values() -> Any:
+        """Return the text after a move of the pointer. It shows the values of that moment."""
+        page.locator("[data-chart=messages] svg").hover(position={"x": chart["width"] - 2, "y": 20})
+        page.locator("[data-chart=messages] svg").hover(position={"x": chart["width"] - 3, "y": 20})
+        return pointed.text_content()
+
+    until(lambda: "6 / 2, 0 s ago" == values(), "the values at the end of the line")
     assert "visible" == page.locator("[data-chart=messages] [data-cursor]").evaluate("each => each.style.visibility")
     page.mouse.move(5, 5)
-    assert "" == page.locator("[data-chart=messages] [data-pointed]").text_content()
+    assert "" == pointed.text_content()
 
 
 def test_full_names_are_copied(page, furnished):

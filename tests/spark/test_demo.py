@@ -108,7 +108,7 @@ def test_lost_flight_is_noticed(console: Console, tmp_path: Path, monkeypatch: p
     """When one flight too few is published, the demo reports the difference, and fails."""
     monkeypatch.setattr(demo.flights, "save", _all_but_one(demo.flights.save))
 
-    assert not demo.run(None, tmp_path, 100, console)
+    assert not demo.run(None, tmp_path, 100, console, idle_seconds=1.0)
     assert "NOT EQUAL: rows, distinct ids, sum of id" in console.export_text()
 
 

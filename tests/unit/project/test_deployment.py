@@ -91,7 +91,7 @@ def test_job_of_databricks_is_continuous():
     assert ".trigger(processingTime=" in notebook.read_text()
 
 
-def test_alert_of_a_failed_query_is_the_sentence_of_the_connector():
+def test_alert_of_a_failed_query_is_the_message_of_the_connector():
     """Spark's error begins with a traceback of its Python process."""
     example = runpy.run_path(str(ROOT / "examples" / "alerts.py"))
     spark = (
@@ -99,8 +99,8 @@ def test_alert_of_a_failed_query_is_the_sentence_of_the_connector():
         '  File "source.py", line 1\npubsub_spark.errors.MissingError: Subscription `s` does not exist. Create it.\n'
     )
 
-    assert "Subscription `s` does not exist. Create it." == example["sentence_of"](spark)
-    assert "a sink failed" == example["sentence_of"]("a sink failed\n  at line 7")
+    assert "Subscription `s` does not exist. Create it." == example["message_of"](spark)
+    assert "a sink failed" == example["message_of"]("a sink failed\n  at line 7")
 
 
 _GRID = {"w": {"maximum": 24}, "x": {"maximum": 23}, "h": {}, "y": {}}

@@ -56,7 +56,7 @@ function point(event) {
   }
 }
 
-// A list in which somebody chooses or moves stays as it is.
+// A list in which the user selects or moves is not replaced.
 const isInUse = (list) => list.querySelector("input:checked") || list.contains(document.activeElement);
 
 async function refresh(changed) {
@@ -110,7 +110,7 @@ document.addEventListener("click", async (event) => {
 document.addEventListener("pointermove", point);
 document.addEventListener("pointerdown", point);
 
-// A browser has six connections to a server, for all of its tabs: one that nobody sees leaves them to the others.
+// A browser has six connections to a server for all of its tabs. A hidden tab leaves them to the others.
 function watch() {
   if (document.hidden) {
     events?.close();
