@@ -5,7 +5,8 @@ I1  no acked message that is not a row of a committed batch,            at each 
 I2  every evaluation of a batch has the same rows                       at each evaluation (`Record.evaluate`)
 I3  in the end everything is a committed row, and acked                 after the quiet runs
 I4  every run ends or makes progress within bounds                      in `history`
-I5  a row is repeated only in the cases of `cases`                      at the end
+I5  a row is repeated only in the cases of `cases`, and never in the        at the end
+    driver's part of a batch
 I6  kept state is bounded by uncommitted and in-doubt messages          at the end
 keys  messages of an ordering key are in order, in partition and batches   at the end
 """
@@ -77,6 +78,15 @@ def check_repeats(record: Record) -> Counter[str]:
             else:
                 named[case] += 1
     return named
+
+
+def check_driver_parts(record: Record) -> None:
+    """Check I5 in the parts of the driver stream: no case allows a repeated row in one of them."""
+    for batch, parts in record.staged.items():
+        for part in parts:
+            counts = Counter(product.driver_ids(part.content))
+            if twice := [message_id for message_id, count in counts.items() if count > 1]:
+                record.violate("I5", f"the driver's part of batch {batch[1]} has {short(twice)} more than once")
 
 
 def check_keys(record: Record) -> None:

@@ -376,6 +376,7 @@ class History:
         record, world = self._record, self.world
         world.check_end()
         self.repeats = checkers.check_repeats(record)
+        checkers.check_driver_parts(record)
         if not any(record.notes[kind] for kind in _LOSSES) and self._chooser.chance(0.3):
             world.wait(2 * _LEASES_SECONDS)
             world.run_quietly(world.start(self._query))

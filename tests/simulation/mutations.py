@@ -258,7 +258,9 @@ MUTATIONS: list[Mutation] = [
         ("I1",),
         replaced(partition_pull.PartitionPull, "_drop_staged", _trusts_every_part),
     ),
-    Mutation("a deleted batch is read at a start", ("I1", "I3"), replaced(start, "check_not_behind", _constant(0))),
+    Mutation(
+        "a deleted batch is read at a start", ("I1", "I2", "I3"), replaced(start, "check_not_behind", _constant(0))
+    ),
     Mutation("no manifest", _ANY_ROW, replaced(area.Staging, "_manifest", lambda _: lambda self, batch: [*range(99)])),
     Mutation("a lost file is no error", _ANY_ROW, replaced(partition_reader, "_may_pull", _constant(True))),
     Mutation("create without create-only", ("I1", "I2", "I3", "I4", "I5"), replaced(SimStore, "create", _overwrites)),

@@ -20,7 +20,7 @@ from pubsub_spark.read.staging import part, schemas
 from pubsub_spark.read.task import partition_pull, partition_reader
 from pubsub_spark.read.task.partitions import StagedPartition
 
-__all__ = ["Budget", "MissingFile", "Offset", "begin", "driver", "read", "staged_ids"]
+__all__ = ["Budget", "MissingFile", "Offset", "begin", "driver", "driver_ids", "read", "staged_ids"]
 
 
 def begin() -> None:
@@ -65,6 +65,13 @@ def read(
     name = partition.reader if isinstance(partition, StagedPartition) else None
     staged = schemas.StagedSchemas(partition.staging, partition.batch, name)
     return Rows(options, backend, reader).of(messages, partial(partition_reader.count_malformed, partition), staged)
+
+
+def driver_ids(content: bytes) -> list[str]:
+    """Return the ids of the rows of a staged part of the driver stream, or [] for a task's part."""
+    if part.footer(content).ended != "driver":
+        return []
+    return [message_id for rows in part.messages(content) for message_id in rows.column("message_id").to_pylist()]
 
 
 def staged_ids(content: bytes) -> set[str]:

@@ -5,6 +5,7 @@ The checkers and the cases read nothing else. `tell` adds a line to the timeline
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -82,6 +83,8 @@ class Record:
     _looked: dict[str, dict[Batch, float]] = field(default_factory=dict)  # by process, since it has messages
     _uncounted: set[Batch] = field(default_factory=set)  # committed, and a driver is just learning of it
     _partitions: dict[str, int] = field(default_factory=dict)  # by process of an attempt
+    _began: dict[str, float] = field(default_factory=dict)  # by process of an attempt
+    _leased_until: dict[str, float] = field(default_factory=dict)  # by process, of its first delivery
     watchers: list[Callable[[str, str], None]] = field(
         default_factory=list
     )  # called with (message id, process) at acks
@@ -105,11 +108,12 @@ class Record:
         """Record that a message was published."""
         self.messages[message.id] = message
 
-    def deliver(self, ids: list[str], to: str) -> None:
-        """Record that the service has sent messages."""
+    def deliver(self, ids: list[str], to: str, leased_until: float) -> None:
+        """Record that the service has sent messages, leased until a virtual time."""
         for message_id in ids:
             self.delivered[message_id].append(self.hub.now)
         self._looked.setdefault(to, {})
+        self._leased_until.setdefault(to, leased_until)
         self.tell(to, "is sent %s", short(ids))
 
     def look(self, batch: Batch, by: str) -> None:
@@ -122,9 +126,19 @@ class Record:
     def attempt(self, process: str, partition: int) -> None:
         """Record that a process reads a partition. The driver stages messages of the first one."""
         self._partitions[process] = partition
+        self._began[process] = self.hub.now
 
-    def stage(self, batch: Batch, by: str, content: bytes) -> None:
-        """Record that a process has staged a part of a batch."""
+    def stage(self, batch: Batch, by: str, content: bytes, asked: float, yielded: float) -> None:
+        """Record that a process has staged a part of a batch. asked: when it has sent the part to the store.
+
+        A task must not send one after the first lease of its messages: another task may have been sent them. yielded:
+        when the part's marker of yielded rows was stored, if it still is. A later attempt must not pull other messages.
+        """
+        if by in self._partitions and yielded < self._began[by]:
+            self.violate("I2", f"{by} has pulled a part of batch {batch[1]} again whose rows were yielded")
+        was_late = self.notes["response late"] or self.notes["response slow"]
+        if by in self._partitions and asked >= self._leased_until.get(by, math.inf) and not was_late:
+            self.violate("I5", f"{by} has staged a part of batch {batch[1]} after the leases of its messages")
         looked, partition = self._looked.get(by, {}).get(batch), self._partitions.get(by, 0)
         self.staged[batch].append(Staged(self.hub.now, looked, partition, content))
 

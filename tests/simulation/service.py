@@ -147,15 +147,16 @@ class Stream:
         leases = list(batch)
         for lease in leases:
             service.leased[lease.number] = lease.message.id
-        service.record.deliver([lease.message.id for lease in leases], self.receiver.name)
-        ids = wire_format.ack_ids_of(subscription.name)
-        self._send(ids.received(batch.numbers, batch.frames, batch.attempts) + _PROPERTIES)
+        ids = [lease.message.id for lease in leases]
+        service.record.deliver(ids, self.receiver.name, service.hub.now + consumer.ack_deadline)
+        ack_ids = wire_format.ack_ids_of(subscription.name)
+        self._send(ack_ids.received(batch.numbers, batch.frames, batch.attempts) + _PROPERTIES)
         if self.silent or self._arrives - service.hub.now >= _SLOW_SECONDS:
-            service.record.note("response slow", [lease.message.id for lease in leases])
+            service.record.note("response slow", ids)
         if self._arrives - service.hub.now > TRANSIT_SECONDS:
-            service.record.note("response late", [lease.message.id for lease in leases])
+            service.record.note("response late", ids)
         if not service.settings.exactly_once and service.faults.hits("lease cut"):
-            service.record.note("lease cut", [lease.message.id for lease in leases])
+            service.record.note("lease cut", ids)
             service.hub.after(0.5, lambda: service.cut(subscription, list(batch.numbers)))
         service.hub.after(0.001, self.pump)
 
