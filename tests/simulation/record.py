@@ -176,8 +176,18 @@ class Record:
                 + (" with other values" if before == after else ""),
             )
 
-    def commit(self, commit: Commit) -> None:
-        """Record that Spark has written a batch to its commit log."""
+    def commit(self, commit: Commit, has_all: bool) -> None:
+        """Record that Spark has written a batch to its commit log.
+
+        has_all: whether it must have all rows that were yielded in any area. Not if an action was partial, or with
+        failOnDataLoss=false.
+        """
+        if has_all and commit.batch not in self.unstaged:
+            areas = [rows for (batch, _), rows in self.evaluations.items() if batch == commit.batch]
+            yielded = {message_id for rows in areas for partition in rows.values() for message_id, _ in partition}
+            lost = yielded - {message_id for partition in commit.rows.values() for message_id, _ in partition}
+            if lost:
+                self.violate("I2", f"batch {commit.batch[1]} is committed without its rows {short(sorted(lost))}")
         self.commits.append(commit)
         for partition in commit.rows.values():
             for message_id, _ in partition:

@@ -240,9 +240,12 @@ class Application:
         end = log.offset(number)
         start = log.offset(number - 1) if number else driver.initial_offset()
         rows: dict[int, Rows] = {}  # of the partitions that an action has read
+        is_whole = number not in self.sink.written  # whether the actions of this run have written all partitions
         for _ in range(self.hub.chooser.pick((1, 1, 1, 2))):  # actions of foreachBatch
             partitions = driver.partitions(start, end)
-            rows |= self._evaluate(partitions, (end.stream, end.batch), faults.hits("partial action"))
+            is_partial = faults.hits("partial action")
+            is_whole = is_whole and not is_partial
+            rows |= self._evaluate(partitions, (end.stream, end.batch), is_partial)
             self.progress_at = self.hub.now
         if faults.hits("sink fails"):
             raise BatchFailedError("the sink has failed before it wrote")
@@ -260,7 +263,8 @@ class Application:
         if number in log.commits:
             raise BatchFailedError("another query has written to the commit log")
         log.commits.add(number)
-        self._record.commit(Commit(self.hub.now, log.name, number, (end.stream, end.batch), self.sink.written[number]))
+        commit = Commit(self.hub.now, log.name, number, (end.stream, end.batch), self.sink.written[number])
+        self._record.commit(commit, is_whole and self._task_options.fail_on_data_loss)
 
     def _write(self) -> None:
         """Take the time of a write, at which the driver may be killed."""
