@@ -36,7 +36,7 @@ PATTERNS = {
 FOLDERS = ("", "docs/**/", "examples/", "notebooks/", "pubsub_spark/**/", "tests/**/")
 LIMITS = {"docs": (30, 40), "docstrings": (40,), "comments": (40,), "messages": (40,)}
 CODE = re.compile(r"[{}]|\bsys\.|default-src|^\s*from \S+ import ")  # of a string in another language
-_MAGIC = re.compile(r"^# MAGIC ?(.*)", re.MULTILINE)  # text in a notebook in Databricks' format
+MAGIC = re.compile(r"^# MAGIC ?(.*)", re.MULTILINE)  # text in a notebook in Databricks' format
 CODE_BLOCK = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 
 
@@ -54,8 +54,8 @@ def prose(path: Path) -> Iterator[tuple[str, str]]:
         yield from markdown(text)
         return
     if path.parent.name == "notebooks":
-        yield from markdown("\n".join(_MAGIC.findall(text)))
-        text = _MAGIC.sub("", text)
+        yield from markdown("\n".join(MAGIC.findall(text)))
+        text = MAGIC.sub("", text)
     tree = ast.parse(text)
     skipped = set()  # docstrings, and the parts of f-strings
     for node in ast.walk(tree):

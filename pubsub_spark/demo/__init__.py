@@ -32,7 +32,7 @@ _PUBLISH_TASKS = 8
 _MAX_MESSAGES_PER_TRIGGER = 60_000
 # Without a new message, until the demo stops reading. Messages that were sent to a stream while it ended are delivered
 # again when their leases end, a minute later: often by Google's emulator, by ours if the machine is very busy.
-IDLE_SECONDS = 90.0
+_IDLE_SECONDS = 90.0
 
 
 class Rate(NamedTuple):
@@ -46,7 +46,7 @@ class Rate(NamedTuple):
 
 
 def run(
-    endpoint: str | None, output: Path, rows: int | None, console: Console, idle_seconds: float = IDLE_SECONDS
+    endpoint: str | None, output: Path, rows: int | None, console: Console, idle_seconds: float = _IDLE_SECONDS
 ) -> bool:
     """Return whether everything that was published is in the table."""
     started = time.monotonic()

@@ -410,11 +410,12 @@ def test_chart_is_a_line_from_its_first_second(page, furnished):
 
     def values() -> Any:
         """Return the text after a move of the pointer. It shows the values of that moment."""
-        page.locator("[data-chart=messages] svg").hover(position={"x": chart["width"] - 2, "y": 20})
-        page.locator("[data-chart=messages] svg").hover(position={"x": chart["width"] - 3, "y": 20})
+        box = page.locator("[data-chart=messages] svg").bounding_box()
+        for pixels in (2, 3):
+            page.mouse.move(box["x"] + box["width"] - pixels, box["y"] + 20)
         return pointed.text_content()
 
-    until(lambda: "6 / 2, 0 s ago" == values(), "the values at the end of the line")
+    until(lambda: "6 / 2, 0 s ago" == values(), "the values at the end of the line", _WAIT_MILLISECONDS / 1000)
     assert "visible" == page.locator("[data-chart=messages] [data-cursor]").evaluate("each => each.style.visibility")
     page.mouse.move(5, 5)
     assert "" == pointed.text_content()

@@ -3,10 +3,11 @@
 I1  no acked message that is not a row of a committed batch,            at each ack
     or in a partition of one that `foreachBatch` did not read
 I2  every evaluation of a batch has the same rows                       at each evaluation (`Record.evaluate`)
+    and its commit has them                                             at each commit (`Record.commit`)
 I3  in the end everything is a committed row, and acked                 after the quiet runs
 I4  every run ends or makes progress within bounds                      in `history`
-I5  a row is repeated only in the cases of `cases`, and never in the        at the end
-    driver's part of a batch
+I5  a row is repeated only in the cases of `cases`, and never in the    at the end
+    driver's part of a batch. A task stages nothing after its lease     at each part (`Record.stage`)
 I6  kept state is bounded by uncommitted and in-doubt messages          at the end
 keys  messages of an ordering key are in order, in partition and batches   at the end
 """

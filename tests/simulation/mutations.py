@@ -262,7 +262,7 @@ MUTATIONS: list[Mutation] = [
         "a deleted batch is read at a start", ("I1", "I2", "I3"), replaced(start, "check_not_behind", _constant(0))
     ),
     Mutation("no manifest", _ANY_ROW, replaced(area.Staging, "_manifest", lambda _: lambda self, batch: [*range(99)])),
-    Mutation("a lost file is no error", _ANY_ROW, replaced(partition_reader, "_may_pull", _constant(True))),
+    Mutation("a lost file is no error", (*_ANY_ROW, "I4"), replaced(partition_reader, "_may_pull", _constant(True))),
     Mutation("create without create-only", ("I1", "I2", "I3", "I4", "I5"), replaced(SimStore, "create", _overwrites)),
     Mutation(
         "no fencing", ("I1", "I2", "I3", "I4", "I5", "keys"), replaced(fencing, "taken_over", lambda _: lambda _: None)

@@ -84,8 +84,7 @@ class Record:
     _looked: dict[str, dict[Batch, float]] = field(default_factory=dict)  # by process, since it has messages
     _uncounted: set[Batch] = field(default_factory=set)  # committed, and a driver is just learning of it
     _partitions: dict[str, int] = field(default_factory=dict)  # by process of an attempt
-    _began: dict[str, float] = field(default_factory=dict)  # by process of an attempt
-    _leased_until: dict[str, float] = field(default_factory=dict)  # by process, of its first delivery
+    _leased_until: dict[str, float] = field(default_factory=dict)  # by process, of its last delivery
     watchers: list[Callable[[str, str], None]] = field(
         default_factory=list
     )  # called with (message id, process) at acks
@@ -114,7 +113,7 @@ class Record:
         for message_id in ids:
             self.delivered[message_id].append(self.hub.now)
         self._looked.setdefault(to, {})
-        self._leased_until.setdefault(to, leased_until)
+        self._leased_until[to] = leased_until
         self.tell(to, "is sent %s", short(ids))
 
     def look(self, batch: Batch, by: str) -> None:
@@ -127,16 +126,13 @@ class Record:
     def attempt(self, process: str, partition: int) -> None:
         """Record that a process reads a partition. The driver stages messages of the first one."""
         self._partitions[process] = partition
-        self._began[process] = self.hub.now
 
-    def stage(self, batch: Batch, by: str, content: bytes, asked: float, yielded: float) -> None:
+    def stage(self, batch: Batch, by: str, content: bytes, asked: float) -> None:
         """Record that a process has staged a part of a batch. asked: when it has sent the part to the store.
 
-        A task must not send one after the first lease of its messages: another task may have been sent them. yielded:
-        when the part's marker of yielded rows was stored, if it still is. A later attempt must not pull other messages.
+        A task must not send messages after their leases, because another task may have been sent them. Attempts of two
+        actions have one name, so the lease of the last delivery counts.
         """
-        if by in self._partitions and yielded < self._began[by]:
-            self.violate("I2", f"{by} has pulled a part of batch {batch[1]} again whose rows were yielded")
         was_late = self.notes["response late"] or self.notes["response slow"]
         is_over = by in self._partitions and asked >= self._leased_until.get(by, math.inf)
         if is_over and not was_late and product.staged_ids(content):

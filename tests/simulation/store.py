@@ -6,7 +6,6 @@ adapter's: before the effect, or after it (an answer that was lost).
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -37,7 +36,6 @@ class SimStore:
         self.files: dict[str, bytes] = {}
         self._writing: dict[int, tuple[str, bytes]] = {}  # writes that are not answered, by a number
         self._written = 0
-        self._created: dict[str, float] = {}  # when, by path
         _stores[id(self)] = self
 
     def create(self, path: str, content: Sequence[Any]) -> bool:
@@ -46,8 +44,6 @@ class SimStore:
         answers: list[bool] = []
 
         def write() -> bool:
-            if path not in self.files:
-                self._created[path] = self._hub.now
             answers.append(self.files.setdefault(path, joined) is joined or self.files[path] == joined)
             return answers[-1]
 
@@ -144,7 +140,7 @@ class SimStore:
                 if verb == "lists":
                     self._record.look(batch, by)
                 elif verb == "creates" and part[3] and answer[0]:
-                    self._record.stage(batch, by, written or b"", asked, self._yielded(path))
+                    self._record.stage(batch, by, written or b"", asked)
             if slow or refused or lost or written is not None or verb == "deletes":
                 suffix = (
                     " (refused)" if refused else " (not answered)" if lost else " (exists)" if answer == [False] else ""
@@ -159,12 +155,6 @@ class SimStore:
         if refused or lost:
             raise StagingError(f"The staging area `{self.location}` cannot be used: simulated.")
         return answer[0]  # type: ignore[no-any-return]
-
-    def _yielded(self, part: str) -> float:
-        """Return when rows of a part that was stored just now had been yielded, or infinity."""
-        marker = part.replace("/part-", "/given-")
-        is_new = self._created[part] == self._hub.now  # not if the same bytes were there
-        return self._created[marker] if is_new and marker in self.files else math.inf
 
     def __reduce__(self) -> Any:
         return _store, (id(self),)
