@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-from functools import cache
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pubsub_spark.codec.arrays import offsets_of
 from pubsub_spark.schema.avro.cursors import Bits
 
 _WIDTH = 16  # bytes of Arrow's decimal128
+_LOW = 2**64 - 1  # the bits of its low half
 
 
 def from_bytes(data: pa.BinaryArray, type_: pa.Decimal128Type) -> tuple[pa.Array, Bits]:
@@ -35,10 +32,7 @@ def from_bytes(data: pa.BinaryArray, type_: pa.Decimal128Type) -> tuple[pa.Array
     values = np.empty((len(data), 2), np.int64)
     values[:, 0] = np.where(narrow, part, low.view(np.int64))
     values[:, 1] = np.where(narrow, part >> 63, part)
-    wide = pa.Array.from_buffers(pa.decimal128(38), len(data), [None, pa.py_buffer(values)])
-    least, most = _bounds(type_.precision)
-    beyond = pc.or_(pc.greater(wide, most), pc.less(wide, least))
-    wrong = (length < 1) | beyond.to_numpy(zero_copy_only=False)
+    wrong = (length < 1) | _are_beyond(values, 10**type_.precision - 1)
     for row in np.flatnonzero(length > _WIDTH).tolist():
         # Longer numbers fit if the bytes in front of the last 16 only repeat the sign.
         sign = b"\xff" if values[row, 1] < 0 else b"\0"
@@ -48,11 +42,13 @@ def from_bytes(data: pa.BinaryArray, type_: pa.Decimal128Type) -> tuple[pa.Array
     return pa.Array.from_buffers(type_, len(data), [None, pa.py_buffer(values)]), wrong
 
 
-@cache
-def _bounds(precision: int) -> tuple[pa.Scalar, pa.Scalar]:
-    """Return the least and the greatest number, times the power of ten of its scale."""
-    most = 10**precision - 1
-    return pa.scalar(Decimal(-most), pa.decimal128(38)), pa.scalar(Decimal(most), pa.decimal128(38))
+def _are_beyond(values: npt.NDArray[np.int64], most: int) -> Bits:
+    """Return which numbers, each in its low and its high half, have an absolute value above `most`."""
+    low, high = values[:, 0].view(np.uint64), values[:, 1]
+    most_high, most_low, least_high, least_low = most >> 64, most & _LOW, -most >> 64, -most & _LOW
+    above = (high > most_high) | ((high == most_high) & (low > most_low))
+    below = (high < least_high) | ((high == least_high) & (low < least_low))
+    return np.asarray(above | below)
 
 
 def as_fixed(decimals: pa.Array, size: int) -> npt.NDArray[np.uint8]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain
 from json import dumps
 from json.encoder import encode_basestring
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -106,7 +108,7 @@ def _given(node: tree.Node) -> Plan:
         case tree.Map(values):
             return reader.Maps(_PLANS["string"], _plan(values))
         case tree.Fixed(size=size):
-            return reader.each_text(Bound(_bytes, size), pa.binary())
+            return reader.texts(Bound(_bytes, size))
         case tree.Enum(symbols=symbols):
             return reader.texts(Bound(_symbols, symbols))
     return _PLANS[node.kind]
@@ -126,11 +128,12 @@ class _UnionPlan(reader.Objects):
         """In one pass, because each object has only one name."""
         columns: dict[str, Values] = {name: [None] * len(values) for (name,), _ in self.fields}
         absent = [value is None for value in values]
-        for row, value in enumerate(values):
-            if value is not None:
-                ((name, inner),) = value.items()
-                reader.require(inner is not None)
-                columns[name][row] = inner
+        objects = [value for value in values if value is not None]
+        inner = list(chain.from_iterable(map(dict.values, objects)))
+        reader.require({1}.issuperset(map(len, objects)) and None not in inner)
+        rows = np.flatnonzero(np.logical_not(absent)).tolist()
+        for row, name, value in zip(rows, chain.from_iterable(objects), inner, strict=True):
+            columns[name][row] = value
         arrays = [plan.read(columns[name], names) for (name,), plan in self.fields]
         if len(arrays) == 1:
             return arrays[0]
@@ -146,10 +149,10 @@ def _empty_structs(array: pa.Array) -> pa.StructArray:
     return pa.nulls(len(_nulls(array)), pa.struct([]))
 
 
-def _bytes(size: int | None, text: str) -> bytes:
-    data = text.encode("iso-8859-1")
-    reader.require(size is None or len(data) == size)
-    return data
+def _bytes(size: int | None, array: pa.StringArray) -> pa.BinaryArray:
+    data = [None if text is None else text.encode("iso-8859-1") for text in array.to_pylist()]
+    reader.require(size is None or {len(value) for value in data if value is not None} <= {size})
+    return pa.array(data, pa.binary())
 
 
 def _symbols(symbols: tuple[str, ...], array: pa.StringArray) -> pa.StringArray:
@@ -170,7 +173,7 @@ _PLANS: Final = {
     "float": reader.floats(pa.float32()),
     "double": reader.floats(pa.float64()),
     "string": reader.exactly(pa.string()),
-    "bytes": reader.each_text(Bound(_bytes, None), pa.binary()),
+    "bytes": reader.texts(Bound(_bytes, None)),
 }
 
 
@@ -208,7 +211,8 @@ def _floats(array: pa.Array) -> pa.StringArray:
 
 
 def _byte_texts(array: pa.BinaryArray) -> pa.StringArray:
-    return writer.one_by_one(lambda value: encode_basestring(value.decode("iso-8859-1")), array.to_pylist())
+    texts = [None if value is None else value.decode("iso-8859-1") for value in array.to_pylist()]
+    return writer.one_by_one(encode_basestring, texts)
 
 
 _WRITERS: Final[dict[str, Write]] = {

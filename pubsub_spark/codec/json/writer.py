@@ -9,10 +9,11 @@ A value that cannot be written raises `rows.Unwritable`.
 from __future__ import annotations
 
 from binascii import b2a_base64
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from json import dumps
 from json.encoder import encode_basestring
+from operator import length_hint
 from typing import Any, Final
 
 import numpy as np
@@ -49,14 +50,13 @@ def quoted(values: pa.Array) -> pa.StringArray:
     return joined('"', values.cast(pa.string()), '"')
 
 
-def one_by_one(text_of: Callable[[Any], str], values: Iterable[Any]) -> pa.StringArray:
+def one_by_one(text_of: Callable[[Any], str], values: list[Any]) -> pa.StringArray:
     """Raises Unwritable if `text_of` raises ValueError."""
-    texts: list[str | None] = []
+    left = iter(values)
     try:
-        for value in values:
-            texts.append(None if value is None else text_of(value))  # noqa: PERF401 (its length is where one failed)
+        texts = [None if value is None else text_of(value) for value in left]
     except ValueError as error:
-        raise Unwritable(len(texts), f"has no JSON form: {error}") from None
+        raise Unwritable(len(values) - length_hint(left) - 1, f"has no JSON form: {error}") from None
     return pa.array(texts, pa.string())
 
 
