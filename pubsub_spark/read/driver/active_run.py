@@ -28,7 +28,7 @@ from .planner import MAX_DEFAULT_TASKS, Budget, Planner
 from .run import Run
 from .start import report_loss
 from .times import DRIVER_TIMES, DriverTimes
-from .triggers import ONLY_PAUSE_SECONDS, Action, StreamView, Triggers
+from .triggers import SILENCE_SECONDS, Action, StreamView, Triggers
 
 _FLUSH_SECONDS = 5.0  # the wait of an idle trigger for acks
 _STOP_SECONDS = 5.0
@@ -118,7 +118,8 @@ class ActiveRun:
         if planner.is_backlogged or run.staging.stream != stream or self._wait_for_messages():
             return True
         if not run.stream.message_count:
-            self._record_drained(self._options.idle_timeout)
+            pulled = self._pulled_at is not None
+            self._record_drained(SILENCE_SECONDS if pulled else self._options.idle_timeout)
         if self._are_acks_answered:
             self.worker.flush(_FLUSH_SECONDS)
         if triggers.drained_from is not None:
@@ -174,17 +175,16 @@ class ActiveRun:
         while not self._is_stopping():
             stream, now = run.stream, run.now()
             count, arrival, published = stream.message_count, stream.oldest_arrival, stream.oldest_publish_time
-            action, seconds = triggers.next(
-                StreamView(count, arrival, published, stream.is_flow_controlled, self._idle_seconds()), now
-            )
+            idle, room = self._idle_seconds(), stream.room_seconds
+            view = StreamView(count, arrival, published, stream.is_flow_controlled, idle, room)
+            action, seconds = triggers.next(view, now)
             if action is Action.PLAN or action is Action.END:
                 if triggers.is_only and count and not stream.is_flow_controlled:
-                    self._record_drained(ONLY_PAUSE_SECONDS)
+                    self._record_drained(SILENCE_SECONDS)
                 return action is Action.PLAN
-            if action is Action.PROBE and stream.is_idle(self._options.idle_timeout):
+            if action is Action.PROBE and stream.answers():
                 self._poll()  # messages that arrived during the probe
                 if not stream.message_count:
-                    self._record_drained(self._options.idle_timeout)
                     return False
             if not count:
                 stream.check_outage(self._options.connect_timeout)

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 LINGER_SECONDS = 0.03  # so that messages which follow the first one are in its batch,
 _LINGER_PAUSE_SECONDS = 0.005  # unless none has come for this time
-ONLY_PAUSE_SECONDS = 0.5  # without a message, after which the only batch is complete
-_PULLED_PAUSE_SECONDS = 0.5  # after a batch that tasks have pulled: messages that they returned may be redelivered
+# Without a message: the only batch is complete, and messages that tasks have returned would have come.
+SILENCE_SECONDS = 0.5
 _POLL_SECONDS = 0.5  # between two looks at whether the stream is connected, and whether the query is stopping
 
 
@@ -41,7 +41,8 @@ class Step(NamedTuple):
 class StreamView(NamedTuple):
     """The content of the driver stream. Times are on the lease clock, `oldest_published` is seconds since the epoch.
 
-    idle_seconds: of a healthy connection, since the last message on any stream.
+    idle_seconds: of a healthy connection, since the last message on any stream. room_seconds: since acks made room in
+    this stream.
     """
 
     messages: int
@@ -49,6 +50,7 @@ class StreamView(NamedTuple):
     oldest_published: float | None
     is_full: bool
     idle_seconds: float
+    room_seconds: float
 
 
 @dataclass
@@ -64,6 +66,7 @@ class Triggers:
     drained_from: float | None = None
     asked: int = 0
     _settled_at: float = 0.0
+    _room_timeout: float = 0.0
     _count: int = 0
     _changed: float = 0.0
 
@@ -71,7 +74,9 @@ class Triggers:
         """Begin a trigger. was_pulled: whether tasks have pulled messages of the last batch."""
         self.asked += 1
         self._count = 0
-        self._settled_at = now + _PULLED_PAUSE_SECONDS if was_pulled else now
+        self._settled_at = now + SILENCE_SECONDS if was_pulled else now
+        # Tasks had room while the driver stream had none.
+        self._room_timeout = min(SILENCE_SECONDS, self.idle_timeout) if was_pulled else self.idle_timeout
 
     @property
     def is_only(self) -> bool:
@@ -89,7 +94,7 @@ class Triggers:
             return self._wait_for_first(view, now)
         if view.messages > self._count:
             self._count, self._changed = view.messages, now
-        pause = ONLY_PAUSE_SECONDS if self.is_only else _LINGER_PAUSE_SECONDS
+        pause = SILENCE_SECONDS if self.is_only else _LINGER_PAUSE_SECONDS
         end = math.inf if self.is_only else (view.oldest_arrival or now) + LINGER_SECONDS
         left = min(self._changed + pause, end) - now
         if left > 0 and not view.is_full:
@@ -101,5 +106,6 @@ class Triggers:
     def _wait_for_first(self, view: StreamView, now: float) -> Step:
         if not self.waits:
             return Step(Action.END)
-        left = max(self.idle_timeout - view.idle_seconds, self._settled_at - now)
+        lacking = self.idle_timeout - view.idle_seconds, self._room_timeout - view.room_seconds
+        left = max(*lacking, self._settled_at - now)
         return Step(Action.WAIT, min(left, _POLL_SECONDS)) if left > 0 else Step(Action.PROBE)

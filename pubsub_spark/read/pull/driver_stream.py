@@ -68,7 +68,8 @@ class DriverStream:
         self._outstanding: deque[tuple[int, int]] = deque()  # messages and their bytes, as the service counts them
         self._reopened = 0
         self._flow_controlled = False
-        self._held_back_until = 0.0  # time of `Runtime.monotonic`, when acks may have let more messages come
+        # When acks may have let more messages come, of a full stream and of ordering keys. Times of `Runtime.monotonic`
+        self._room_since = self._keys_since = 0.0
         self._arrived: deque[tuple[float, int]] = deque()  # when, and bytes of responses, in the last _RATE_SECONDS
         self._arrivals = Arrivals(self._clock())
         self._stream = StreamingPull(
@@ -123,16 +124,22 @@ class DriverStream:
 
     @property
     def idle_seconds(self) -> float:
-        """The seconds of connection without a message although nothing held messages back.
-
-        Messages that are not acknowledged hold back others if they have ordering keys, or nearly reach a limit.
-        """
+        """The seconds of connection without a message, or since acks of ordering keys, which hold back messages."""
         now = self.runtime.monotonic()
-        return min(self.health.idle_seconds(now), now - self._held_back_until)
+        return min(self.health.idle_seconds(now), now - self._keys_since)
+
+    @property
+    def room_seconds(self) -> float:
+        """The seconds since acks of a stream that nearly reached a limit, and so held back messages."""
+        return self.runtime.monotonic() - self._room_since
 
     def is_idle(self, seconds: float) -> bool:
-        """Return whether no message came for `seconds` of connection, and the service answers now."""
-        return self.idle_seconds >= seconds and self._stream.streams[0].probe()
+        """Return whether no message came for `seconds` of connection, although there was room, and `answers`."""
+        return min(self.idle_seconds, self.room_seconds) >= seconds and self.answers()
+
+    def answers(self) -> bool:
+        """Return whether the service answers now."""
+        return self._stream.streams[0].probe()
 
     def check_outage(self, limit: float | None) -> None:
         """Raise ServiceError if there was no connection for `limit` seconds (None: never)."""
@@ -252,8 +259,10 @@ class DriverStream:
     def record_acks(self, messages: int, has_keys: bool = False) -> None:
         """Record acks, some of `messages` of this stream: flow control admits as many more. has_keys: ordering keys."""
         with self._lock:
-            if has_keys or self._reaches(_NEARLY_FULL, self._outstanding):
-                self._held_back_until = self.runtime.monotonic()
+            if has_keys:
+                self._keys_since = self.runtime.monotonic()
+            if self._reaches(_NEARLY_FULL, self._outstanding):
+                self._room_since = self.runtime.monotonic()
             while messages > 0 and self._outstanding:
                 count, volume = self._outstanding.popleft()
                 if count > messages:

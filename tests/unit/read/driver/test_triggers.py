@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pubsub_spark.read.driver.triggers import LINGER_SECONDS, Action, Step, StreamView, Triggers
 
-EMPTY = StreamView(0, None, None, False, 0.0)
+EMPTY = StreamView(0, None, None, False, 0.0, 1e6)
 IDLE = 2.0
 
 
@@ -15,7 +15,7 @@ def triggers(**settings: object) -> Triggers:
 
 
 def holding(count: int, arrival: float = 100.0, published: float = 50.0, is_full: bool = False) -> StreamView:
-    return StreamView(count, arrival, published, is_full, 0.0)
+    return StreamView(count, arrival, published, is_full, 0.0, 1e6)
 
 
 def test_nothing_without_messages() -> None:
@@ -52,6 +52,16 @@ def test_available_now_waits_a_moment_after_tasks_have_pulled() -> None:
     made.begin(100.0, was_pulled=True)
     assert Step(Action.WAIT, 0.5) == made.next(EMPTY._replace(idle_seconds=9.0), 100.0)
     assert Step(Action.PROBE) == made.next(EMPTY._replace(idle_seconds=9.5), 100.5)
+
+
+def test_available_now_waits_for_room_in_the_stream() -> None:
+    """A full stream holds messages back until its acks. Tasks that have pulled meanwhile would have received them."""
+    made, acknowledged = triggers(drained_from=99.0), EMPTY._replace(idle_seconds=9.0, room_seconds=0.25)
+    assert Step(Action.WAIT, 0.5) == made.next(acknowledged, 101.0)
+    assert Step(Action.WAIT, 0.25) == made.next(acknowledged._replace(room_seconds=1.75), 101.0)
+    made.begin(100.0, was_pulled=True)
+    assert Step(Action.WAIT, 0.25) == made.next(acknowledged, 101.0)
+    assert Step(Action.PROBE) == made.next(acknowledged._replace(room_seconds=0.5), 101.0)
 
 
 def test_available_now_leaves_what_was_published_later() -> None:

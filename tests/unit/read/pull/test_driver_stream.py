@@ -429,9 +429,9 @@ def test_acks_that_may_let_messages_come_begin_the_idle_time_anew(taken_of_four:
     with opened(Service(scripts=[[response("abcd"[:taken_of_four])]]), max_messages=4) as stream:
         wait(stream, taken_of_four)
         taken(stream)
-        until(lambda: stream.idle_seconds >= 0.05, "idle time")
+        until(lambda: stream.is_idle(0.05), "idle time")
         stream.record_acks(1, has_keys)
-        assert idle is (stream.idle_seconds >= 0.05)
+        assert idle is stream.is_idle(0.05)
 
 
 def ack_ids(receipts: list[pa.RecordBatch]) -> list[str]:
