@@ -26,7 +26,7 @@ from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.pull import acks
 from pubsub_spark.read.staging import store as store_module
 from pubsub_spark.read.staging.store import Store
-from pubsub_spark.read.task import partition_reader
+from pubsub_spark.read.task import partition_pull, partition_reader
 from pubsub_spark.read.task.partition_pull import PartitionPull
 from tests import engine
 from tests.conftest import Bucket, Names
@@ -286,10 +286,12 @@ def test_store_that_stalls_before_a_pull(query: Engine, names: Names, monkeypatc
     query.start()
     backlogged(query, names)
     monkeypatch.setattr(Store, "read", stall)
+    monkeypatch.setattr(partition_pull, "_ACK_SECONDS", 0.5)
     for rpc in ("Acknowledge", "ModifyAckDeadline"):
         query.emulator.fail(rpc, "UNAVAILABLE", count=10_000)
     until(lambda: query.trigger() and stalled, "a stall")
     query.emulator.clear_faults()
+    query.advance(_STALL_SECONDS)  # leases whose nacks failed
     read(query, len(MANY))
 
     assert Counter(MANY) == Counter(query.rows)

@@ -162,7 +162,9 @@ def test_example_listener_alerts(scenario: Scenario, tmp_path: Path):
                 Publish("a", "b"), Rows("a", "b"), Acked("a", "b"),
                 has(f"pubsub_spark_messages_total{labels} 2"), has(f"pubsub_spark_connected{labels} 1"),
                 Do(lambda _: proxy.refuse()), has(f"pubsub_spark_connected{labels} 0"),
+                Until("an alert", lambda _: told),  # Spark calls a listener in a thread of its own
                 Do(lambda _: proxy.heal()), has(f"pubsub_spark_connected{labels} 1"),
+                Until("its end", lambda _: told[1:]),
                 Stop(), has(f"pubsub_spark_acked_messages_total{labels} 2"),
             )  # fmt: skip
     finally:
