@@ -286,7 +286,7 @@ def test_store_that_stalls_before_a_pull(query: Engine, names: Names, monkeypatc
     query.start()
     backlogged(query, names)
     monkeypatch.setattr(Store, "read", stall)
-    monkeypatch.setattr(partition_pull, "_ACK_SECONDS", 0.5)
+    monkeypatch.setattr(partition_pull, "ACK_SECONDS", 0.5)
     for rpc in ("Acknowledge", "ModifyAckDeadline"):
         query.emulator.fail(rpc, "UNAVAILABLE", count=10_000)
     until(lambda: query.trigger() and stalled, "a stall")

@@ -42,7 +42,7 @@ from .partitions import PullPartition
 from .spark_context import told_by_spark
 
 _LISTINGS = 5  # of files that are merged meanwhile
-_ACK_SECONDS = 10.0  # to acknowledge redeliveries, retries included
+ACK_SECONDS = 10.0  # to acknowledge redeliveries, retries included
 _SURPLUS_WAIT_SECONDS = 0.05  # for a first message. It also drains its stream
 _LATEST_PARTS = 2  # that a surplus task looks at
 excluded_ids: dict[tuple[Staging, str], IdSet] = {}  # by file, for the last part that this process has pulled
@@ -135,7 +135,7 @@ class PartitionPull:
         """Acknowledge redeliveries. Return which of the receipts are not among those that were not accepted."""
         ack_ids = [redelivered.column("ack_id")]
         failed = acks.acknowledge(
-            self.connection, self.options.subscription, ack_ids, _ACK_SECONDS, runtime=self.runtime
+            self.connection, self.options.subscription, ack_ids, ACK_SECONDS, runtime=self.runtime
         )
         not_accepted = pa.concat_arrays([failed.refused, failed.unanswered])
         return np.asarray(pc.invert(pc.is_in(receipts.column("ack_id"), not_accepted)))
@@ -159,7 +159,7 @@ class PartitionPull:
     def _return_all(self) -> None:
         """Nack the messages: rows of a key are in one part of a batch."""
         receipts = [receipts for _, receipts in self._kept]
-        acks.nack(self.connection, self.options.subscription, receipts, _ACK_SECONDS, self.runtime)
+        acks.nack(self.connection, self.options.subscription, receipts, ACK_SECONDS, self.runtime)
 
 
 def first_wait(partition: PullPartition, slots: int | None) -> float:
