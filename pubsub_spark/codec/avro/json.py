@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import chain
+from itertools import repeat
 from json import dumps
 from json.encoder import encode_basestring
-from typing import Final
+from operator import is_
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,9 @@ from pubsub_spark.schema.avro import json_encoding
 from pubsub_spark.schema.avro import schema_tree as tree
 from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS
 from pubsub_spark.schema.avro.definition import AvroDefinition
+
+
+_EMPTY: Final[dict[str, Any]] = {}
 
 
 def compile_reader(definition: AvroDefinition) -> JsonReader:
@@ -125,16 +129,12 @@ def _union(node: tree.Union) -> Plan:
 
 class _UnionPlan(reader.Objects):
     def read(self, values: Values, names: Names) -> pa.Array:
-        """In one pass, because each object has only one name."""
-        columns: dict[str, Values] = {name: [None] * len(values) for (name,), _ in self.fields}
-        absent = [value is None for value in values]
-        objects = [value for value in values if value is not None]
-        inner = list(chain.from_iterable(map(dict.values, objects)))
-        reader.require({1}.issuperset(map(len, objects)) and None not in inner)
-        rows = np.flatnonzero(np.logical_not(absent)).tolist()
-        for row, name, value in zip(rows, chain.from_iterable(objects), inner, strict=True):
-            columns[name][row] = value
-        arrays = [plan.read(columns[name], names) for (name,), plan in self.fields]
+        """Each object has only one name, so a branch may look for its own in all of them."""
+        objects = [value or _EMPTY for value in values]
+        arrays = [plan.read(list(map(dict.get, objects, repeat(name))), names) for (name,), plan in self.fields]
+        absent = np.fromiter(map(is_, values, repeat(None)), np.bool_, len(values))
+        present = sum(len(array) - array.null_count for array in arrays)
+        reader.require({0, 1}.issuperset(map(len, objects)) and present == len(values) - np.count_nonzero(absent))
         if len(arrays) == 1:
             return arrays[0]
         return pa.StructArray.from_arrays(arrays, [f"member{at}" for at in range(len(arrays))], mask=pa.array(absent))
