@@ -21,7 +21,7 @@ from pubsub_spark.codec.avro import byte_columns, decimals
 from pubsub_spark.codec.avro.byte_columns import Buffer, ByteColumn, Present
 from pubsub_spark.codec.avro.columns import constant
 from pubsub_spark.codec.avro.types import column_of, variants, widened
-from pubsub_spark.codec.rows import Unwritable, child, find_columns, fits, inside, spelled, unfit
+from pubsub_spark.codec.rows import Inside, Unwritable, child, find_columns, fits, spelled, unfit
 from pubsub_spark.errors import SchemaError
 from pubsub_spark.schema.avro.compatibility import Unresolvable
 from pubsub_spark.schema.avro.schema_tree import Array, Enum, Field, Fixed, Map, Node, Primitive, Record, Union
@@ -228,7 +228,7 @@ def _structs(
     children = array.flatten()
     made: list[Buffer] = []
     for step, index, write in fields:
-        with inside(step):
+        with Inside(step):
             made += write(array if index is None else children[index], present)
     return made
 
@@ -236,14 +236,14 @@ def _structs(
 def _lists(item: Write, lists: pa.ListArray, present: Present) -> list[Buffer]:
     _check_nulls(lists, present)
     offsets, items = list_offsets(lists), lists.flatten()
-    with inside("[]", offsets):
+    with Inside("[]", offsets):
         return byte_columns.blocks(byte_columns.join(item(items, None), len(items)), offsets, present)
 
 
 def _maps(key: Write, value: Write, maps: pa.MapArray, present: Present) -> list[Buffer]:
     _check_nulls(maps, present)
     offsets, (keys, values) = list_offsets(maps), entries_of(maps).flatten()
-    with inside("{}", offsets):
+    with Inside("{}", offsets):
         entries = byte_columns.join(key(keys, None) + value(values, None), len(keys))
     return byte_columns.blocks(entries, offsets, present)
 
@@ -266,7 +266,7 @@ def _unions(
     index = np.where(number == 1, np.array([index for _, index, _ in members], np.int64) @ valid, null or 0)
     made = byte_columns.varints(index.astype(np.int64), present)
     for (step, _, write), column, some in zip(members, children, valid, strict=True):
-        with inside(step):
+        with Inside(step):
             made += write(column, some)
     return made
 

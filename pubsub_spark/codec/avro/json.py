@@ -33,7 +33,6 @@ from pubsub_spark.schema.avro import schema_tree as tree
 from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS
 from pubsub_spark.schema.avro.definition import AvroDefinition
 
-
 _EMPTY: Final[dict[str, Any]] = {}
 
 

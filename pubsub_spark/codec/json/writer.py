@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pubsub_spark.codec.rows import Unwritable, inside
+from pubsub_spark.codec.rows import Inside, Unwritable
 
 Write = Callable[[pa.Array], pa.StringArray]
 
@@ -86,7 +86,7 @@ def objects(members: list[tuple[str, pa.Array, Write]], like: pa.StructArray) ->
     parts: list[pa.StringArray | str] = ["{"]
     for name, values, write in members:
         label = f",{dumps(name, ensure_ascii=False)}:"
-        with inside(f".{name}"):
+        with Inside(f".{name}"):
             text = write(values)
         # Arrow's join that skips nulls loses rows that have only nulls.
         parts += [joined(label, text).fill_null("")] if text.null_count else [label, text]
@@ -119,7 +119,7 @@ def maps(write_key: Write, write: Write, values: pa.Array) -> pa.StringArray:
 def _rows_joined(values: pa.Array, flat: pa.Array, path: str, write: Write) -> pa.StringArray:
     offsets = values.offsets.to_numpy().astype(np.int64)
     first, offsets = int(offsets[0]), offsets - offsets[0]
-    with inside(path, offsets):
+    with Inside(path, offsets):
         texts = write(flat.slice(first, int(offsets[-1])))
     mask = values.is_null() if values.null_count else None
     return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), texts, mask=mask), ",")

@@ -22,7 +22,7 @@ from pubsub_spark.codec.protobuf import column_tree as tree
 from pubsub_spark.codec.protobuf import ptars_schema
 from pubsub_spark.codec.protobuf.json import compile_writer
 from pubsub_spark.codec.protobuf.types import SCALARS, TIMES, UNSIGNED, arrow_type
-from pubsub_spark.codec.rows import Unwritable, find_columns, fits, inside, unfit
+from pubsub_spark.codec.rows import Inside, Unwritable, find_columns, fits, unfit
 from pubsub_spark.errors import DataError, RowError, SchemaError
 from pubsub_spark.schema.definition import Encoding, InvalidMessage
 from pubsub_spark.schema.protobuf import json_mapping
@@ -105,7 +105,7 @@ def _fields(
     sources = rows.flatten()  # each with the nulls of its parent
     arrays = {}
     for index, column, convert in converters:
-        with inside(f".{column.name}"):
+        with Inside(f".{column.name}"):
             source = sources[index]
             if column.required and source.null_count > rows.null_count:
                 bad = _first_true(pc.and_(pc.is_null(source), pc.is_valid(rows)))
@@ -250,13 +250,13 @@ def _structs(fields: _Fields, array: pa.StructArray) -> pa.StructArray:
 
 def _lists(convert: _Convert, array: pa.Array) -> pa.ListArray:
     offsets = list_offsets(array)
-    with inside("[]", offsets):
+    with Inside("[]", offsets):
         return pa.ListArray.from_arrays(pa.array(offsets), convert(_refuse_nulls(array.flatten())))
 
 
 def _maps(keys: _Convert, values: _Convert, array: pa.MapArray) -> pa.ListArray:
     offsets, entries = list_offsets(array), entries_of(array)
-    with inside("{}", offsets):
+    with Inside("{}", offsets):
         members = [keys(entries.field(0)), values(_refuse_nulls(entries.field(1)))]
     return pa.ListArray.from_arrays(pa.array(offsets), pa.StructArray.from_arrays(members, ["key", "value"]))
 
