@@ -35,7 +35,9 @@ def watch_acks(record: Record) -> None:
         message = record.messages[message_id]
         if message_id in record.committed or message.ended:
             return
-        if _was_not_read(record, message_id):
+        if by.partition(" task")[0] in record.outdated:
+            message.ended = "rolled back"
+        elif _was_not_read(record, message_id):
             message.ended = "not read"
             record.tell("checker", "%s was in a partition that no action has read", short([message_id]))
         else:

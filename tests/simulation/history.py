@@ -79,9 +79,9 @@ def _setup(chooser: Chooser, faults: Faults) -> Setup:
         ack_deadline=10,
         retention=31 * DAY,
         ttl=math.inf,
-        exactly_once=chooser.chance(0.35),
-        # A task looks for late parts if its messages have keys.
-        ordering=chooser.chance(0.8 if "partial action" in faults.rates else 0.25),
+        exactly_once="some ids fail" in faults.rates or chooser.chance(0.35),
+        # A task looks for late parts if its messages have keys, and an ack that fails has effects on its key.
+        ordering=chooser.chance(0.8 if {"partial action", "some ids fail"} & faults.rates.keys() else 0.25),
     )
     if chooser.chance(0.2):
         settings = replace(settings, min_backoff=10, max_backoff=chooser.pick((10, 600)))
@@ -209,7 +209,7 @@ class History:
             self._remove_files()
         if faults.hits("checkpoint rolled back") and checkpoint.offsets:
             kept = chooser.below(len(checkpoint.offsets))
-            self._record.note("rolled back")
+            self._record.roll_back(checkpoint.name, kept, {one.name for one in self.world.applications})
             self._record.tell(
                 "operator", "rolls the checkpoint back to %s of %s batches", kept, len(checkpoint.offsets)
             )

@@ -77,6 +77,7 @@ class Record:
     staged: dict[Batch, list[Staged]] = field(default_factory=lambda: defaultdict(list))
     counted: dict[Batch, float] = field(default_factory=dict)  # when a driver has listed a batch after its commit
     unstaged: set[Batch] = field(default_factory=set)  # whose staged files something else has removed or cut short
+    outdated: set[str] = field(default_factory=set)  # applications whose batches are no longer in the checkpoint
     schemas_lost: bool = False  # so that values may differ, with a WARNING
     notes: dict[str, list[tuple[float, Any]]] = field(default_factory=lambda: defaultdict(list))  # faults, by kind
     timeline: list[tuple[float, str, str, tuple[Any, ...]]] = field(default_factory=list)
@@ -191,6 +192,19 @@ class Record:
             for message_id, _ in partition:
                 self.committed[message_id].append((self.hub.now, commit))
         self.tell("spark", "commits batch %s of checkpoint %s", commit.batch[1], commit.checkpoint)
+
+    def roll_back(self, checkpoint: str, kept: int, processes: set[str]) -> None:
+        """Record that a checkpoint has lost its batches from `kept` on: messages that are not acked are rows again.
+
+        processes: the applications that were started so far. A message that they acknowledge from now on is lost.
+        """
+        self.note("rolled back")
+        self.outdated |= processes
+        for message_id, commits in list(self.committed.items()):
+            if not self.acked[message_id] and all(
+                commit.checkpoint == checkpoint and commit.number >= kept for _, commit in commits
+            ):
+                del self.committed[message_id]
 
     def lines(self) -> list[str]:
         """Return the timeline as text: virtual time, process, action."""
