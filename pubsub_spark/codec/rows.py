@@ -45,7 +45,7 @@ class Unwritable(ValueError):  # noqa: N818 (about a value, not a failure)
 class Inside:
     """Adds the step to the path of an Unwritable. offsets: of the lists whose items are written.
 
-    A generator as context manager would take four times as long, for each column of a few rows.
+    A generator as context manager takes 1 us more per column.
     """
 
     step: str
