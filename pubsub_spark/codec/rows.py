@@ -42,11 +42,8 @@ class Unwritable(ValueError):  # noqa: N818 (about a value, not a failure)
 
 
 @dataclass(slots=True)
-class Inside:
-    """Adds the step to the path of an Unwritable. offsets: of the lists whose items are written.
-
-    A generator as context manager takes 1 us more per column.
-    """
+class Inside:  # a generator as context manager takes 1 us more per column
+    """Adds the step to the path of an Unwritable. offsets: of the lists whose items are written."""
 
     step: str
     offsets: npt.NDArray[Any] | None = None
@@ -56,8 +53,8 @@ class Inside:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, Unwritable):
-            lists = self.offsets
-            index = error.index if lists is None else int(np.searchsorted(lists, error.index, side="right")) - 1
+            index, lists = error.index, self.offsets
+            index = index if lists is None else int(np.searchsorted(lists, index, side="right")) - 1
             raise Unwritable(index, error.reason, f"{self.step}{error.path}") from None
 
 

@@ -13,7 +13,7 @@ from itertools import repeat
 from json import dumps
 from json.encoder import encode_basestring
 from operator import is_
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -32,8 +32,6 @@ from pubsub_spark.schema.avro import json_encoding
 from pubsub_spark.schema.avro import schema_tree as tree
 from pubsub_spark.schema.avro.cursors import MIN_VECTORISED_ROWS
 from pubsub_spark.schema.avro.definition import AvroDefinition
-
-_EMPTY: Final[dict[str, Any]] = {}
 
 
 def compile_reader(definition: AvroDefinition) -> JsonReader:
@@ -129,7 +127,7 @@ def _union(node: tree.Union) -> Plan:
 class _UnionPlan(reader.Objects):
     def read(self, values: Values, names: Names) -> pa.Array:
         """Each object has only one name, so a branch may look for its own in all of them."""
-        objects = [value or _EMPTY for value in values]
+        objects = [value or {} for value in values]
         arrays = [plan.read(list(map(dict.get, objects, repeat(name))), names) for (name,), plan in self.fields]
         absent = np.fromiter(map(is_, values, repeat(None)), np.bool_, len(values))
         present = sum(len(array) - array.null_count for array in arrays)
