@@ -4,8 +4,7 @@
 
 The emulator keeps the messages of each run before it starts. In the same session: Spark's file source with 500 rows in
 one file, and a Python source whose rows are ready (ready_made.py), which is the floor of ours. `first` is the first
-query of this application: JVM, Python workers and imports have to start. With PYTHONPATH set to another tree, that one
-is measured.
+query of this application: JVM, Python workers and imports have to start.
 """
 
 from __future__ import annotations

@@ -168,6 +168,7 @@ def test_killed_job_loses_and_repeats_nothing(job: Job, bucket: Bucket, faults: 
     letters = emulator.messages(f"{names.subscription}-dead")
     assert bad == {letter.attributes["pubsub_spark_message_id"] for letter in letters}
     assert not rig.front.refused
+    assert rig.front.ended > 0
     assert {"StreamingPull", "Acknowledge", "Publish", "GetTopic", "GetSchema"} <= rig.methods().keys()
     assert rig.proxy.asked.keys() >= {"pubsub.googleapis.com", "sts.googleapis.com", "iamcredentials.googleapis.com"}
     [metrics] = (job.folder / "metrics").iterdir()

@@ -35,7 +35,7 @@ def watch_acks(record: Record) -> None:
         message = record.messages[message_id]
         if message_id in record.committed or message.ended:
             return
-        if by.partition(" task")[0] in record.outdated:
+        if record.is_undone(message_id, by):
             message.ended = "rolled back"
         elif _was_not_read(record, message_id):
             message.ended = "not read"

@@ -209,7 +209,9 @@ class History:
             self._remove_files()
         if faults.hits("checkpoint rolled back") and checkpoint.offsets:
             kept = chooser.below(len(checkpoint.offsets))
-            self._record.roll_back(checkpoint.name, kept, {one.name for one in self.world.applications})
+            ends = map(checkpoint.offset, range(kept, len(checkpoint.offsets)))
+            lost = {(end.stream, end.batch) for end in ends}
+            self._record.roll_back(lost, {one.name for one in self.world.applications})
             self._record.tell(
                 "operator", "rolls the checkpoint back to %s of %s batches", kept, len(checkpoint.offsets)
             )

@@ -235,9 +235,7 @@ MUTATIONS: list[Mutation] = [
     ),
     Mutation("drained at any pause", ("I5",), replaced(active_run.ActiveRun, "_record_drained", _drains_always)),
     Mutation(
-        "ids of a rolled back batch are in doubt",
-        ("I1", "I2"),
-        replaced(start, "read_in_doubt", _loads_later_batches),
+        "ids of a rolled back batch are in doubt", ("I1",), replaced(start, "read_in_doubt", _loads_later_batches)
     ),
     Mutation("ids in doubt are lost at a restart", ("I5",), replaced(in_doubt.InDoubt, "load", _nothing)),
     Mutation("doubt does not spread in a key", ("I5",), replaced(ledger.AckLedger, "doubts_others", _constant(False))),

@@ -77,11 +77,11 @@ class Record:
     staged: dict[Batch, list[Staged]] = field(default_factory=lambda: defaultdict(list))
     counted: dict[Batch, float] = field(default_factory=dict)  # when a driver has listed a batch after its commit
     unstaged: set[Batch] = field(default_factory=set)  # whose staged files something else has removed or cut short
-    outdated: set[str] = field(default_factory=set)  # applications whose batches are no longer in the checkpoint
     schemas_lost: bool = False  # so that values may differ, with a WARNING
     notes: dict[str, list[tuple[float, Any]]] = field(default_factory=lambda: defaultdict(list))  # faults, by kind
     timeline: list[tuple[float, str, str, tuple[Any, ...]]] = field(default_factory=list)
     violation: Violation | None = None
+    _undone: dict[Batch | str, set[str]] = field(default_factory=dict)  # applications by batch, and by message id
     _looked: dict[str, dict[Batch, float]] = field(default_factory=dict)  # by process, since it has messages
     _uncounted: set[Batch] = field(default_factory=set)  # committed, and a driver is just learning of it
     _partitions: dict[str, int] = field(default_factory=dict)  # by process of an attempt
@@ -163,6 +163,8 @@ class Record:
 
     def evaluate(self, batch: Batch, area: str, partition: int, rows: Rows, by: str) -> None:
         """Record that an attempt has yielded the rows of a partition to Spark, which are staged in an area."""
+        if self.is_undone(batch, by):
+            return
         known = self.evaluations[batch, area].setdefault(partition, rows)
         self.tell(by, "batch %s partition %s: rows %s", batch[1], partition, short([row[0] for row in rows]))
         before, after = ([row[0] for row in each] for each in (known, rows))
@@ -193,18 +195,27 @@ class Record:
                 self.committed[message_id].append((self.hub.now, commit))
         self.tell("spark", "commits batch %s of checkpoint %s", commit.batch[1], commit.checkpoint)
 
-    def roll_back(self, checkpoint: str, kept: int, processes: set[str]) -> None:
-        """Record that a checkpoint has lost its batches from `kept` on: messages that are not acked are rows again.
+    def roll_back(self, batches: set[Batch], applications: set[str]) -> None:
+        """Record that a checkpoint has lost batches: messages that are not acked are rows again, of other batches.
 
-        processes: the applications that were started so far. A message that they acknowledge from now on is lost.
+        applications: those started so far. Their rows of these batches no longer count, and a message that they
+        acknowledge from now on is lost.
         """
         self.note("rolled back")
-        self.outdated |= processes
-        for message_id, commits in list(self.committed.items()):
-            if not self.acked[message_id] and all(
-                commit.checkpoint == checkpoint and commit.number >= kept for _, commit in commits
-            ):
-                del self.committed[message_id]
+        for key in [key for key in self.evaluations if key[0] in batches]:
+            del self.evaluations[key]
+        undone = [
+            message_id
+            for message_id, commits in self.committed.items()
+            if not self.acked[message_id] and all(commit.batch in batches for _, commit in commits)
+        ]
+        for message_id in undone:
+            del self.committed[message_id]
+        self._undone |= dict.fromkeys([*batches, *undone], applications)
+
+    def is_undone(self, what: Batch | str, by: str) -> bool:
+        """Return whether a batch or a message was undone by `roll_back` when the application of a process had begun."""
+        return by.partition(" task")[0] in self._undone.get(what, ())
 
     def lines(self) -> list[str]:
         """Return the timeline as text: virtual time, process, action."""
