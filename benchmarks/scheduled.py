@@ -4,13 +4,15 @@
 
 The emulator keeps the messages of each run before it starts. In the same session: Spark's file source with 500 rows in
 one file, and a Python source whose rows are ready (ready_made.py), which is the floor of ours. `first` is the first
-query of this application: JVM, Python workers and imports have to start.
+query of this application: JVM, Python workers and imports have to start. `import` is that of a fresh process which has
+Spark's and Arrow's modules, by `python -X importtime`.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -63,8 +65,18 @@ def timed(frame: Any) -> tuple[float, int]:
         return seconds, sum(progress["numInputRows"] for progress in query.recentProgress)
 
 
+def import_seconds() -> float:
+    """Return the seconds that a fresh process takes to import the connector."""
+    code = "import numpy, pyarrow.compute, pyspark.sql.datasource, pubsub_spark.source"
+    command = [sys.executable, "-X", "importtime", "-c", code]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
+    [last] = (line for line in lines if line.endswith("| pubsub_spark.source"))
+    return int(last.split("|")[1]) / 1e6
+
+
 def main(runs: int, cases: list[str]) -> None:
     """Print the seconds of each case: median, least and most."""
+    print(f"import: {statistics.median(import_seconds() for _ in range(5)):.2f} s")
     spark = session()
     with Emulator() as emulator, tempfile.TemporaryDirectory() as folder:
         print(f"first: {scheduled(spark, emulator, 500, {}):.1f} s\n")

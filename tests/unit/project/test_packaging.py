@@ -167,6 +167,8 @@ def test_shims_hold_the_source(name: str):
         ("pubsub_spark.emulator", "pyspark"),
         ("pubsub_spark.source", "pubsub_spark.emulator"),
         ("pubsub_spark.source", "matplotlib"),
+        ("pubsub_spark.source", "google.pubsub_v1"),
+        ("pubsub_spark.source", "typer"),
     ],
 )
 def test_imports_stay_apart(module: str, absent: str):
