@@ -506,11 +506,12 @@ def test_message_follows_the_response_to_its_publish(emulator, raw, monkeypatch,
             publisher.socket.sendall(acks[:10])
             publisher.socket.sendall(acks[10:])
             while (DataReceived, 1) not in read:  # that PING may be gRPC's own, and the emulator's comes later
-                ready, _, _ = select.select([raw.socket, publisher.socket], [], [], 60)
+                for client in {raw, publisher}:
+                    client.flush()
+                ready, _, _ = select.select([raw.socket, publisher.socket], [], [], 30)
                 assert ready
                 for client in [client for client in {raw, publisher} if client.socket in ready]:
                     read += read_some_frames(client)
-                    client.flush()
 
 
 def test_publisher_that_leaves_delays_nothing(emulator, raw, monkeypatch):

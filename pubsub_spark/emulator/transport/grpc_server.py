@@ -7,6 +7,7 @@ the bytes of responses that a connection has not taken. Above that budget, the n
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -20,8 +21,9 @@ from pubsub_spark.emulator.rpc.context import RpcContext
 from pubsub_spark.emulator.rpc.dispatcher import Dispatcher
 from pubsub_spark.emulator.rpc.registry import PUBLISH, STREAMING_PULL
 from pubsub_spark.emulator.rpc.status import details, sentence
+from pubsub_spark.emulator.runtime import unanswered
 from pubsub_spark.emulator.runtime.unanswered import Answer
-from pubsub_spark.emulator.transport.listener import LOOPBACK, GrpcConnection
+from pubsub_spark.emulator.transport.listener import LOOPBACK, MARK_BYTES, GrpcConnection
 
 _MAX_STREAMS = 256  # on one connection
 _MAX_REQUEST_BYTES = 11 * 1024 * 1024  # a little more than Publish accepts: its handler has the service's error message
@@ -38,6 +40,7 @@ _OPTIONS = [
     ("grpc.http2.max_ping_strikes", 0),
 ]
 _DETAILS = "grpc-status-details-bin"
+_MARK = "pubsub-emulator-response"  # a trailer that the client ignores
 
 T = TypeVar("T")
 
@@ -76,22 +79,33 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]
         connection, context = self._context(method, call)
         if method == PUBLISH:
             context.answer = Answer()
-            task = asyncio.current_task()  # grpc.aio's own, which ends when it has written the response
-            assert task is not None
-            task.add_done_callback(lambda _: self._answered(connection, context))
         await connection.room(_MAX_UNSENT_BYTES)
-        response = await _answered(call, self._ask(call, context))
+        try:
+            response = await _answered(call, self._ask(call, context))
+        except BaseException:
+            self._dispatcher.answered(context)
+            raise
+        if method == PUBLISH:
+            self._release_when_read(call, connection, context)
         if response:
             connection.hold(len(response))
             call.add_done_callback(lambda _: connection.release(len(response)))
         return response
 
-    def _answered(self, connection: GrpcConnection, context: RpcContext) -> None:
-        """Release the messages of a Publish whose response was written. Without a stream no client could be faster."""
-        if self._dispatcher.has_streams:
-            connection.when_read(lambda: self._dispatcher.answered(context))
-        else:
-            self._dispatcher.answered(context)
+    def _release_when_read(self, call: Any, connection: GrpcConnection, context: RpcContext) -> None:
+        """Release a Publish's messages when the client has read the response, or when grpc.aio has written it if there
+        is no stream: then no other call could be faster."""
+        answered = partial(self._dispatcher.answered, context)
+        if not self._dispatcher.has_streams:
+            task = asyncio.current_task()  # grpc.aio's own, which ends when it has written the response
+            assert task is not None
+            task.add_done_callback(lambda _: answered())
+            return
+        mark = secrets.token_hex(MARK_BYTES // 2)
+        call.set_trailing_metadata(((_MARK, mark),))
+        connection.when_read(mark.encode(), answered)
+        # If the client resets the call before grpcio has written the response, the mark is not sent.
+        asyncio.get_running_loop().call_later(unanswered.MAX_SECONDS, connection.give_up, mark.encode())
 
     async def _ask(self, call: Any, context: RpcContext) -> bytes:
         request: Any = await call.read()

@@ -15,7 +15,8 @@ import logging
 import secrets
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any
 
 _log = logging.getLogger("pubsub_spark.emulator")
@@ -27,6 +28,7 @@ _FRAME_HEADER_BYTES = 9  # of HTTP/2: length (3), type, flags, stream (4)
 _PING = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00"
 _PING_ACK = b"\x00\x00\x08\x06\x01\x00\x00\x00\x00"
 _PING_ACK_BYTES = _FRAME_HEADER_BYTES + 8
+MARK_BYTES = 16  # of a text in a response's trailers. grpcio does not compress the values of trailers
 HELLO_SECONDS = 10  # for a connection to send its first bytes, or to agree on keys
 _BACKLOG = 1024
 _BUFFER_BYTES = 1 << 20  # on their way to a connection that is slower than the other
@@ -71,12 +73,45 @@ def tls_context(key: bytes, certificate: bytes) -> ssl.SSLContext:
     return context
 
 
+class _Awaited:
+    """Byte strings that one direction of a connection will carry, each with a callback."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size  # of each
+        self._awaited: dict[bytes, Callable[[], None]] = {}
+        self._last = b""  # the last bytes, in case one arrives in two pieces
+
+    def add(self, awaited: bytes, then: Callable[[], None]) -> None:
+        self._awaited[awaited] = then
+
+    def take(self, awaited: bytes) -> list[Callable[[], None]]:
+        return [self._awaited.pop(awaited)] if awaited in self._awaited else []
+
+    def take_all(self) -> list[Callable[[], None]]:
+        callbacks, self._awaited = list(self._awaited.values()), {}
+        return callbacks
+
+    def passed(self, data: bytes) -> list[Callable[[], None]]:
+        """Take the callbacks of those that end in these bytes."""
+        if not self._awaited:
+            return []
+        text = self._last + data
+        callbacks = [self._awaited.pop(awaited) for awaited in list(self._awaited) if awaited in text]
+        self._last = text[1 - self._size :] if self._awaited else b""
+        return callbacks
+
+
+def _call(callbacks: Iterable[Callable[[], None]]) -> None:
+    for callback in callbacks:
+        callback()
+
+
 class GrpcConnection:
     """One client's connection: the bytes of responses that it has not taken, and how far it has read them.
 
     An HTTP/2 client acknowledges a PING after it has read everything sent before it. That is the only sign that a
     response has reached it. grpcio sends no PING on demand, so it is put between two frames on their way to the client.
-    grpcio ignores its ack.
+    grpcio ignores its ack. Where a response ends is shown by a mark in its trailers.
     """
 
     def __init__(self, peer: str, client: asyncio.Transport | None = None) -> None:
@@ -86,27 +121,20 @@ class GrpcConnection:
         self._released = asyncio.Event()
         self._frame_bytes = 0  # the missing bytes of a frame that was sent in part
         self._header = b""  # of a frame, as far as it was sent
+        self._marks = _Awaited(MARK_BYTES)
         self._unread: list[Callable[[], None]] = []  # wait for the next PING
-        self._pings: dict[bytes, list[Callable[[], None]]] = {}  # by the bytes of the ack
-        self._received = b""  # the last bytes, in case an ack arrives in two pieces
+        self._acks = _Awaited(_PING_ACK_BYTES)
 
-    def when_read(self, then: Callable[[], None]) -> None:
-        """Call `then` when the client has read the responses that grpcio has written, or is gone."""
+    def when_read(self, mark: bytes, then: Callable[[], None]) -> None:
+        """Call `then` when the client has read the frame that has this mark of MARK_BYTES, or is gone."""
         if self._client is None or self._client.is_closing():
             then()
-            return
-        self._unread.append(then)
-        if len(self._unread) == 1:
-            loop = asyncio.get_running_loop()
-            # The loop reads sockets between two rounds of callbacks: by the second one the responses were passed on.
-            loop.call_soon(loop.call_soon, self._ping)
+        else:
+            self._marks.add(mark, then)
 
-    def _ping(self) -> None:
-        if self._unread and self._client is not None and not (self._frame_bytes or self._header):
-            payload = secrets.token_bytes(8)
-            self._pings[_PING_ACK + payload] = self._unread
-            self._unread = []
-            self._client.write(_PING + payload)
+    def give_up(self, mark: bytes) -> None:
+        """Call the mark's callback now, unless the mark was sent."""
+        _call(self._marks.take(mark))
 
     def sent(self, data: bytes) -> None:
         at = self._frame_bytes
@@ -119,23 +147,21 @@ class GrpcConnection:
             at += missing + int.from_bytes(self._header[:3], "big")
             self._header = b""
         self._frame_bytes = at - len(data)
-        if self._unread:
-            self._ping()
+        self._unread += self._marks.passed(data)
+        if self._unread and self._client is not None and not (self._frame_bytes or self._header):
+            payload = secrets.token_bytes(8)
+            self._acks.add(_PING_ACK + payload, partial(_call, self._unread))
+            self._unread = []
+            self._client.write(_PING + payload)
 
     def received(self, data: bytes) -> None:
-        if not self._pings:
-            return
-        text = self._received + data
-        for ack in [ping_ack for ping_ack in self._pings if ping_ack in text]:
-            for then in self._pings.pop(ack):
-                then()
-        self._received = text[1 - _PING_ACK_BYTES :] if self._pings else b""
+        _call(self._acks.passed(data))
 
     def ended(self) -> None:
         """Call all callbacks: with one direction ended, a PING or its ack can no longer be sent."""
-        for then in (*self._unread, *(callback for waiting in self._pings.values() for callback in waiting)):
-            then()
-        self._unread, self._pings, self._client = [], {}, None
+        self._client = None
+        _call([*self._marks.take_all(), *self._unread, *self._acks.take_all()])
+        self._unread = []
 
     async def room(self, most_bytes: int) -> None:
         """Wait until fewer bytes than these are held for the client."""

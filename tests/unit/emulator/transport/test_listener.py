@@ -1,14 +1,74 @@
-"""The end of a connection while a PING is due: all callbacks are called, and nothing is written after the end."""
+"""A PING follows the frame with a mark. Its ack, or the end of the connection, calls the mark's callback."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 
-from pubsub_spark.emulator.transport.listener import LOOPBACK, Listener, listen
+from pubsub_spark.emulator.transport.listener import LOOPBACK, GrpcConnection, Listener, listen
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_MARK = b"0123456789abcdef"
+
+
+def frame(kind: int, payload: bytes, flags: int = 0, stream: int = 0) -> bytes:
+    return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+
+
+_TRAILERS = frame(1, b"mark" + _MARK + b"grpc-status0", flags=5, stream=1)
+
+
+class Client(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def pieces(data: bytes, size: int) -> Iterator[bytes]:
+    for begin in range(0, len(data), size):
+        yield data[begin : begin + size]
+
+
+@pytest.mark.parametrize("size", [1, 7, 16, 1000])
+def test_ping_follows_the_frame_with_the_mark(size):
+    """It is written behind that frame, however the bytes arrive, and its ack is found in any pieces."""
+    read: list[str] = []
+    client = Client()
+    connection = GrpcConnection("peer", client)
+    connection.when_read(_MARK, lambda: read.append("read"))
+
+    for data in pieces(frame(0, b"response", stream=1) + _TRAILERS, size):
+        assert not client.written
+        connection.sent(data)
+    [ping] = client.written
+    assert frame(6, ping[9:]) == ping
+    for data in pieces(frame(6, b"8 others", flags=1) + frame(6, ping[9:], flags=1), size):
+        assert not read
+        connection.received(data)
+
+    assert ["read"] == read
+
+
+def test_mark_that_is_not_sent_is_given_up():
+    """Its callback is called once, and a later frame with it writes nothing."""
+    read: list[str] = []
+    client = Client()
+    connection = GrpcConnection("peer", client)
+    connection.when_read(_MARK, lambda: read.append("read"))
+
+    for _ in range(2):
+        connection.give_up(_MARK)
+    connection.sent(_TRAILERS)
+
+    assert (["read"], []) == (read, client.written)
 
 
 @pytest.mark.parametrize("first", ["client", "server"])
@@ -31,7 +91,8 @@ def test_no_ping_after_the_end_of_a_connection(first):
 
         (client if first == "client" else server).write_eof()
         while len(read) < 2:  # a PING is due in each round, before the end is seen and after it
-            connection.when_read(lambda: read.append(first))
+            connection.when_read(_MARK, lambda: read.append(first))
+            connection.sent(_TRAILERS)
             await asyncio.sleep(0)
 
         client.close()
