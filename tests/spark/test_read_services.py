@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,9 +59,16 @@ def test_killed_emulator(killed: Scenario):
     service: Any = killed.emulator
 
     def replace(run: Scenario) -> None:
+        """Suspend the driver's stream, which would find no subscription between the last two steps, and fail."""
+        workers = run.workers()
+        assert workers
         service.kill()
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
         service.start()
         service.create(run.names)
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
 
     killed.run(
         Publish("a", "b"), Hold("commit"), Start(), Held(), Do(replace), Publish("late"), Release(),

@@ -18,6 +18,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 _log = logging.getLogger("pubsub_spark.emulator")
 
@@ -187,7 +188,8 @@ class Listener:
         tls: ssl.SSLContext | None,
     ) -> None:
         self.connections: dict[str, GrpcConnection] = {}  # by the address that the gRPC server sees
-        self.open: set[asyncio.Transport] = set()
+        self._open: WeakSet[asyncio.Transport] = WeakSet()  # and closed ones, which nothing uses
+        self._is_aborted = False
         self.http = http
         self.tls = tls
         self.grpc_port = 0
@@ -204,8 +206,15 @@ class Listener:
     def close(self) -> None:
         self._server.close()
 
+    def made(self, transport: asyncio.Transport) -> None:
+        """Note a transport that the end of the listener ends."""
+        self._open.add(transport)
+        if self._is_aborted:
+            transport.abort()
+
     def abort(self) -> None:
-        for transport in list(self.open):
+        self._is_aborted = True
+        for transport in list(self._open):
             transport.abort()
 
 
@@ -218,7 +227,7 @@ class _Opening(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._listener.open.add(transport)
+        self._listener.made(transport)
         # asyncio does that if a socket has its protocol number, which an accepted one lacks. Without it a message
         # behind a response waits 40 ms for the client's acknowledgement of that response.
         with contextlib.suppress(OSError):  # the client has left
@@ -249,11 +258,12 @@ class _Opening(asyncio.Protocol):
                 accepted.abort()
         except OSError:  # TLS errors and timeouts included
             accepted.abort()
+        except asyncio.CancelledError:  # the client has left, or the emulator ends
+            accepted.abort()
+            raise
         except Exception:
             _log.exception("A connection could not be served")
             accepted.abort()
-        finally:
-            listener.open.discard(accepted)
 
     async def _speaks_grpc(self) -> bool:
         await self._heard.wait()
@@ -311,7 +321,7 @@ class _Half(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._listener.open.add(transport)
+        self._listener.made(transport)
         transport.set_write_buffer_limits(_BUFFER_BYTES)
 
     def data_received(self, data: bytes) -> None:
@@ -335,7 +345,6 @@ class _Half(asyncio.Protocol):
         self._other.resume_reading()
 
     def connection_lost(self, _: Exception | None) -> None:
-        self._listener.open.discard(self._transport)
         self._listener.connections.pop(self._address, None)
         self._connection.ended()
         self._other.close()

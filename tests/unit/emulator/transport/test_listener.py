@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import socket
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -104,3 +108,36 @@ def test_no_ping_after_the_end_of_a_connection(first):
     asyncio.run(asyncio.wait_for(end_before_the_ping(), 60))
 
     assert not failures
+
+
+@pytest.mark.parametrize("opening", [b"", _PREFACE, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+@pytest.mark.parametrize("rounds", [0, 1, 3, 4, 5, 6, 7, 8])  # in the second, asyncio itself leaves the socket
+def test_connection_that_is_being_opened_ends_with_the_listener(opening, rounds):
+    """In whichever round of the loop the listener is closed, no socket is left to the garbage collector."""
+
+    async def abort() -> socket.socket:
+        grpc = await asyncio.start_server(lambda _, writer: writer.close(), LOOPBACK, 0)
+        listening = listen(LOOPBACK, 0)
+        listener = Listener(listening, http=asyncio.Future, tls=None)  # awaited for ever
+        await listener.start(grpc.sockets[0].getsockname()[1])
+        client = socket.create_connection(listening.getsockname())
+        client.sendall(opening)
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        listener.close()
+        listener.abort()
+        for _ in range(5):  # the end of the loop takes more
+            await asyncio.sleep(0)
+        grpc.close()
+        return client
+
+    with warnings.catch_warnings(record=True) as leaks:
+        warnings.simplefilter("always")
+        client = asyncio.run(asyncio.wait_for(abort(), 60))
+        gc.collect()
+    with client:
+        client.settimeout(60)
+        with contextlib.suppress(ConnectionResetError):
+            assert not client.recv(1)
+
+    assert not [str(leak.message) for leak in leaks]
