@@ -86,7 +86,8 @@ def serving(tls: ssl.SSLContext | None = None) -> Iterator[TokenServer]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         if tls is not None:
-            http.socket = tls.wrap_socket(http.socket, server_side=True)
+            # The handshake is the handler's: in the loop that accepts, a client that stands still would block all.
+            http.socket = tls.wrap_socket(http.socket, server_side=True, do_handshake_on_connect=False)
         server = TokenServer(f"127.0.0.1:{http.server_port}")
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

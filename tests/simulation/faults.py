@@ -56,6 +56,9 @@ KINDS: dict[str, tuple[str, float]] = {
 # Kinds that are drawn more often, because few of their histories show a wrong rule.
 _RARELY_SEEN = ("some ids fail", "some ids fail", "checkpoint rolled back", "checkpoint rolled back")
 
+# Kinds that come with one of others: a rollback shows little unless acks were in doubt before it.
+_TOGETHER = {"checkpoint rolled back": ("no quota", "no quota", "some ids fail")}
+
 
 @dataclass
 class Faults:
@@ -73,6 +76,9 @@ class Faults:
         for _ in range(chooser.below(most + 1)):
             kind = chooser.pick(kinds)
             rates[kind] = KINDS[kind][1] * chooser.pick((1.0, 1.0, 0.3, 0.1))
+            if kind in _TOGETHER:
+                other = chooser.pick(_TOGETHER[kind])
+                rates.setdefault(other, KINDS[other][1])
         return cls(chooser, {kind: rate for kind, rate in rates.items() if kind not in without})
 
     def hits(self, kind: str) -> bool:

@@ -207,7 +207,8 @@ class History:
         faults, chooser, checkpoint = self._faults, self._chooser, self.world.checkpoint
         if faults.hits("file removed"):
             self._remove_files()
-        if faults.hits("checkpoint rolled back") and checkpoint.offsets:
+        is_in_use = any(each.is_alive for each in self.world.applications)
+        if faults.hits("checkpoint rolled back") and checkpoint.offsets and not is_in_use:
             kept = chooser.below(len(checkpoint.offsets))
             ends = map(checkpoint.offset, range(kept, len(checkpoint.offsets)))
             lost = {(end.stream, end.batch) for end in ends}
