@@ -65,10 +65,12 @@ def test_killed_emulator(killed: Scenario):
         service.kill()
         for pid in workers:
             os.kill(pid, signal.SIGSTOP)
-        service.start()
-        service.create(run.names)
-        for pid in workers:
-            os.kill(pid, signal.SIGCONT)
+        try:
+            service.start()
+            service.create(run.names)
+        finally:
+            for pid in workers:
+                os.kill(pid, signal.SIGCONT)
 
     killed.run(
         Publish("a", "b"), Hold("commit"), Start(), Held(), Do(replace), Publish("late"), Release(),
