@@ -62,8 +62,9 @@ class Machine:
                 process.resume()
 
         hub.after(seconds, wake_up)
-        for process in list(self.processes):
-            process.suspend()
+        for process in self.processes:
+            process.suspensions += 1
+        hub.leave_if_dead()  # once all are suspended: the caller may be of one of them, and goes on when it wakes up
 
 
 class Thread:

@@ -103,7 +103,8 @@ class Query:
 class Application:
     """One start of a query: its processes, until they have ended.
 
-    ended: whether the query is over, by itself, by `stop`, by an error or by a kill. error: its failure.
+    ended: whether the query is over, by itself, by `stop`, by an error or by a kill. error: its failure. is_idle:
+    whether its last trigger has found nothing, so that the source knows of every commit.
     """
 
     def __init__(self, world: World, query: Query, name: str) -> None:
@@ -116,7 +117,7 @@ class Application:
         self.tasks: list[Process] = []
         self.ended = self.stopping = False
         self.error: Exception | None = None
-        self.has_succeeded = False
+        self.has_succeeded = self.is_idle = False
         self.outlives: set[Process] = set()  # attempts that live on when the driver is gone
         self.on_attempt: Callable[[Process], None] | None = None
         self.progress_at = world.hub.now  # when a call of the source has last returned
@@ -224,7 +225,8 @@ class Application:
         self._record.end_offset()
         self.progress_at = self.hub.now
         driver.metrics()
-        if end == start and self._number >= 0:
+        self.is_idle = end == start and self._number >= 0
+        if self.is_idle:
             return False
         self._write()  # the offset log, create-only
         if len(log.offsets) != self._number + 1:

@@ -124,8 +124,8 @@ class World:
         runs_on = application.query.runs_on
         while application.is_alive and self.hub.now < end:
             self.wait(5.0)
-            if runs_on and self.is_delivered:
-                self.wait(60.0)  # the last batch is acknowledged by a trigger that finds nothing
+            if runs_on and self.is_delivered and application.is_idle:
+                self.wait(60.0)  # for the deletion of the last batch's files
                 break
         if application.is_alive:
             if not runs_on:
