@@ -7,7 +7,7 @@ including batch 7, and the next batch is 8. 0 is the start. The messages of a ba
 same `stream` and number.
 
 `stream` is drawn for a new checkpoint, so that it never meets the staged files of an old one. A new one is drawn when a
-query continues in an area without files of its stream, so that a later return to the old area does not meet them.
+query continues in another area, so that a later return to the old area does not meet the files there.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ VERSION = 1
 class Offset:
     """The end of a micro-batch: everything up to and including `batch` of `stream`.
 
-    subscription: its full name, so that a checkpoint is not used on another one. area: a digest of the batch's
-    `stagingLocation`. Both are None in a checkpoint of an older release, until its next batch.
+    subscription: its full name, so that a checkpoint is not used on another one. area: a digest of the
+    `stagingLocation` of the batch. Both are None in a checkpoint of an older release, until its next batch.
     """
 
     stream: str
@@ -36,9 +36,9 @@ class Offset:
     area: str | None = None
 
     @classmethod
-    def start(cls, subscription: str | None = None) -> Offset:
+    def start(cls, subscription: str | None = None, area: str | None = None) -> Offset:
         """Return the offset before the first batch of a new stream."""
-        return cls(uuid.uuid4().hex, 0, subscription)
+        return cls(uuid.uuid4().hex, 0, subscription, area)
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset as Spark writes it into its offset log."""

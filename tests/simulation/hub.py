@@ -64,7 +64,7 @@ class Machine:
         hub.after(seconds, wake_up)
         for process in self.processes:
             process.suspensions += 1
-        hub.leave_if_dead()  # once all are suspended: the caller may be of one of them, and goes on when it wakes up
+        hub.leave_if_dead()  # after the loop: the calling thread may be of one of them, and stops here
 
 
 class Thread:

@@ -63,7 +63,7 @@ class QueryDriver:
 
     def initial_offset(self) -> Offset:
         """Return the offset of a new checkpoint, the same in each call."""
-        self._initial = self._initial or Offset.start(self.options.subscription)
+        self._initial = self._initial or Offset.start(self.options.subscription, self._start.area)
         return self._initial
 
     def prepare_for_available_now(self) -> None:

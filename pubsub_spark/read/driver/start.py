@@ -48,6 +48,11 @@ class Start:
     max_buffered: int = MAX_MESSAGES  # messages of the driver stream
     metrics_store: Store | None = None
 
+    @property
+    def area(self) -> str:
+        """The digest of the staging location, see `Offset`."""
+        return Staging(self.store, self.options.subscription, stream="").area
+
     def run(self, start: Offset, is_replay: bool) -> Run:
         """Return a new run after the batch `start`. is_replay: whether Spark asks for the next batch again.
 
@@ -56,14 +61,16 @@ class Start:
         keep_freed_memory()
         options, runtime = self.options, self.runtime
         staging = Staging(self.store, options.subscription, start.stream)
-        if is_replay and start.area not in (None, staging.area):
+        is_elsewhere = start.area not in (None, staging.area)
+        if is_replay and is_elsewhere:
             self._report_other_area(start.batch + 1)
         staging.write_token()
         is_new = start.batch == 0 and staging.is_new()
         last_deleted = check_not_behind(options, start.batch, staging)
-        # A new stream: this area may be another query's. Or it is empty, and another area may have the staged files.
-        # They are not replayed now. A later run there would acknowledge them if the stream were the same.
-        if start.batch < last_deleted or (staging.is_new() and (is_replay or start.batch)):
+        # A new stream: this area may be another query's. Or it is empty, and another area may have the staged files (of
+        # batches after a checkpoint that was put back, too). They are not replayed now. A later run there would
+        # acknowledge them if the stream were the same.
+        if start.batch < last_deleted or (staging.is_new() and (is_replay or start.batch or is_elsewhere)):
             staging = replace(staging, stream=uuid.uuid4().hex)
             staging.begin_after(start.batch)
         connection = self.backend.connect()

@@ -68,9 +68,12 @@ def started(staging: Staging) -> Started:
     """Start a run after a batch of the stream, and end its driver stream afterwards."""
 
     @contextmanager
-    def start(batch: int, is_replay: bool = False, service: Any = None, **texts: str) -> Iterator[Run]:
+    def start(
+        batch: int, is_replay: bool = False, service: Any = None, area: str | None = None, **texts: str
+    ) -> Iterator[Run]:
         backend: Any = AdminService() if service is None else service
-        run = Start(options(**texts), backend, staging.store, LeaseClock()).run(Offset("stream", batch), is_replay)
+        offset = Offset("stream", batch, area=area)
+        run = Start(options(**texts), backend, staging.store, LeaseClock()).run(offset, is_replay)
         try:
             yield run
         finally:
@@ -133,6 +136,14 @@ def test_area_that_has_nothing_of_the_stream_begins_a_new_one(staging: Staging, 
     with started(0, is_replay=True) as run:
         assert "stream" != run.staging.stream
     with started(0) as run:
+        assert "stream" == run.staging.stream
+
+
+def test_checkpoint_put_back_to_its_start_begins_a_new_stream_in_another_area(staging: Staging, started: Started):
+    """The first area may have a committed batch 1, which a return to it would acknowledge."""
+    with started(0, area="elsewhere") as run:
+        assert "stream" != run.staging.stream
+    with started(0, area=staging.area) as run:
         assert "stream" == run.staging.stream
 
 
