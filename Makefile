@@ -13,21 +13,25 @@ MATRIX := 3.11/4.0 3.11/4.1 3.11/4.2 3.12/4.3 3.13/4.3 3.11/4.0/oldest
 # If it is set, as in some images, each of the tests' hundreds of processes compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-fast test-bodies test-production soak soak-speed simulate simulate-mutations kills lint coverage mutants docs notebooks tables test-matrix matrix-rows bench clean java browser
+.PHONY: help demo test test-fast test-long test-bodies test-production soak soak-speed simulate simulate-mutations kills lint coverage mutants docs notebooks tables test-matrix matrix-rows bench clean java browser
 
 help:  ## these lines
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-# The tests that `make test` runs on the oldest Spark: the guarantee, and the registration in a session.
+# The tests that `make test-long` runs on the oldest Spark: the guarantee, and the registration in a session.
 ON_OLDEST := tests/spark/test_read.py $(addprefix tests/spark/test_registration.py::,test_both_names_are_registered \
   test_name_of_another_source_is_told)
 
 demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven complete
 	@$(BIN)/pubsub-spark demo
 
-test: lint java browser $(NODE)  ## linter, type checker, import contracts, tests; the guarantee on the oldest Spark
+test: lint java browser $(NODE)  ## linter, type checker, import contracts, tests
 	$(BIN)/python -m tests.spark.classes
 	$(BIN)/pytest -n 3 --dist worksteal
+
+test-long: java $(READY) $(NODE)  ## what takes long: clusters, more kills, notebooks; the guarantee on the oldest Spark
+	$(BIN)/python -m tests.spark.classes
+	$(BIN)/pytest -n 3 --dist worksteal -m "long and not production"
 	.ci/matrix -t '$(ON_OLDEST)' any/4.0
 
 test-fast: $(READY)  ## the tests without Spark, for the inner loop
@@ -66,7 +70,7 @@ lint: $(READY)  ## linters of code, language and workflows, type checker, import
 
 coverage: $(READY)  ## branch coverage of read/ and write/ by the tests without Spark, subprocesses included, with a floor
 	rm -f build/.coverage*
-	$(BIN)/coverage run -m pytest -q tests/unit/read tests/unit/write \
+	$(BIN)/coverage run -m pytest -q -m "not production" tests/unit/read tests/unit/write \
 	  $(wildcard tests/rpc/test_session*.py) tests/rpc/test_promise.py tests/rpc/test_write_again.py tests/rpc/test_failures.py
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report

@@ -160,6 +160,7 @@ def drain(emulator: Emulator, clients: Clients, subscription: str) -> dict[str, 
 
 
 @pytest.mark.timeout(60 + 10 * KILLS)
+@pytest.mark.long
 def test_a_kill_loses_no_answered_publish_and_revives_no_answered_ack(tmp_path: Path):
     """After each kill every answered message is kept, and no acked message is redelivered."""
     random, answers, bases = Random(SEED), Answers(), 0

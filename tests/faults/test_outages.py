@@ -170,6 +170,7 @@ def test_outage_is_in_the_metrics(query: Engine, proxy: Proxy):
     assert query.metrics["reopenedStreams"] > 0
 
 
+@pytest.mark.long
 def test_message_is_read_soon_after_a_long_outage(query: Engine, proxy: Proxy, names: Names):
     """gRPC's own pauses grow to two minutes. Ours end within 15 s of the service's return."""
     query.start()

@@ -11,6 +11,7 @@ from tests.faults.soak import FAULTS, SETTINGS, Soak, SoakError, is_possible, ru
 from tests.faults.tally import Tally, by_kill, reason
 
 
+@pytest.mark.long
 def test_query_survives_faults_at_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """After a round nothing is lost, repeated or left unacknowledged."""
     monkeypatch.chdir(tmp_path)

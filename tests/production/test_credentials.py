@@ -155,6 +155,7 @@ def test_stream_that_ends_with_its_token(client: Client, rig: Rig, code: grpc.St
 
 
 @pytest.mark.parametrize("fault", [503, *(pytest.param(each, marks=pytest.mark.production) for each in (429, "drop"))])
+@pytest.mark.long
 def test_token_server_that_is_out(client: Client, rig: Rig, fault: Any):
     """Its outage is waited for, and the log names it. The query continues when it is over."""
     rig.use(rig.external_account(impersonate=True))

@@ -92,6 +92,7 @@ def payload(flight: int) -> bytes:
 
 @pytest.mark.timeout(6 * _BOUND)  # three drivers, one after the other
 @pytest.mark.parametrize("hundreds", [2, pytest.param(10, marks=pytest.mark.production)])
+@pytest.mark.long
 def test_killed_job_loses_and_repeats_nothing(job: Job, bucket: Bucket, faults: Faults, rig: Rig, hundreds: int):
     """Two kill -9, 5 % of the bucket's answers 503: each flight is in the table once, other payloads are dead letters.
 

@@ -73,6 +73,7 @@ def names(packages: list[dict[str, Any]]) -> set[str]:
         pytest.param("", NEW, marks=pytest.mark.production),  # fewer requirements
     ],
 )
+@pytest.mark.long
 def test_install_replaces_nothing_of_the_runtime(
     runtime: Path, wheel: Path, tmp_path: Path, extras: str, needed: set[str]
 ):

@@ -73,6 +73,7 @@ def master(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.long
 def test_line_of_the_page_runs(master: str, emulator: Emulator, names: Names, tmp_path: Path):
     """Driver and executors run the Python of the archive, and a stream reads every message."""
     venv.create(tmp_path / "environment", with_pip=False)

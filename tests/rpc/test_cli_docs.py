@@ -27,6 +27,7 @@ pubsub-spark() {{ {shlex.quote(sys.executable)} -c 'from pubsub_spark.cli import
 """
 
 
+@pytest.mark.long
 def test_blocks_run_in_their_order(emulator: Emulator, tmp_path: Path):
     """Each command of the page succeeds, and the last ones delete the resources that the first ones create."""
     environment = {**os.environ, "PUBSUB_EMULATOR_HOST": emulator.endpoint, "GOOGLE_CLOUD_PROJECT": "my-project"}

@@ -287,6 +287,7 @@ def test_acks_ahead_of_the_checkpoint_name_the_cause(query: Engine, names: Names
 # Leases that end
 
 
+@pytest.mark.long
 def test_quota_of_acks_that_is_used_up_repeats_no_row(query: Engine, names: Names):
     """For a minute acks and extensions are refused (RESOURCE_EXHAUSTED): leases of batch 1 end while batch 2 pulls."""
     texts = [f"m{number}" for number in range(3500)]
@@ -304,7 +305,7 @@ def test_quota_of_acks_that_is_used_up_repeats_no_row(query: Engine, names: Name
     assert Counter(texts) == Counter(query.rows)
 
 
-@pytest.mark.parametrize("seconds", [61.0, LEASE, HOUR])
+@pytest.mark.parametrize("seconds", [61.0, *(pytest.param(each, marks=pytest.mark.long) for each in (LEASE, HOUR))])
 @pytest.mark.parametrize("is_acked", [True, False], ids=["acked", "unacked"])
 def test_machine_that_sleeps_between_plan_and_tasks_repeats_no_row(
     query: Engine, names: Names, seconds: float, is_acked: bool

@@ -47,6 +47,7 @@ def test_demo_proves_itself(console: Console, spark: SparkSession, tmp_path: Pat
     assert (tmp_path / "departures.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_demo_is_a_command(tmp_path: Path):
     """`pubsub-spark demo --json` ends with 0 and its verdict. Its report goes to standard error."""
     command = [sys.executable, "-c", "from pubsub_spark.cli import app; app()", "demo", "--json", "--rows", "100"]
@@ -60,6 +61,7 @@ def test_demo_is_a_command(tmp_path: Path):
     assert "Equal: every flight" in ended.stderr
 
 
+@pytest.mark.long
 def test_demo_runs_against_an_address(console: Console, emulator: Emulator, tmp_path: Path):
     """The demo with an endpoint uses the emulator there. The files that an earlier run left in the folder are
     replaced.
@@ -73,6 +75,7 @@ def test_demo_runs_against_an_address(console: Console, emulator: Emulator, tmp_
     assert f"Pub/Sub at {emulator.endpoint}" in console.export_text()
 
 
+@pytest.mark.long
 def test_leased_messages_are_waited_for(
     console: Console, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -104,6 +107,7 @@ def test_refusal_is_one_sentence(console: Console, emulator: Emulator, tmp_path:
     assert "Traceback" not in str(refused.value)
 
 
+@pytest.mark.long
 def test_lost_flight_is_noticed(console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """When one flight too few is published, the demo reports the difference, and fails."""
     monkeypatch.setattr(demo.flights, "save", _all_but_one(demo.flights.save))

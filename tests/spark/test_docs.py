@@ -80,6 +80,7 @@ PROOFS: dict[str, Callable[[dict[str, Any]], bool]] = {
 
 
 @pytest.mark.parametrize("name", PROOFS)
+@pytest.mark.long
 def test_notebook_runs(spark: SparkSession, name: str, monkeypatch: pytest.MonkeyPatch):
     """A notebook runs as plain Python, its own proof holds, and its picture is one."""
     monkeypatch.setenv("FLIGHTS", "2000")
@@ -137,6 +138,7 @@ def test_no_write_mode_is_sparks_own_error(spark: SparkSession):
 
 
 @needs_metrics
+@pytest.mark.long
 def test_example_listener_alerts(scenario: Scenario, tmp_path: Path):
     """The listener of examples/alerts.py distinguishes an outage from an idle query, and reports its end.
 

@@ -7,6 +7,8 @@ import sys
 import venv
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import ROOT
 
 DOCTOR = [sys.executable, "-c", "from pubsub_spark.cli import app; app()", "doctor", "--json"]
@@ -23,6 +25,7 @@ def test_source_is_found_by_a_spark_of_its_own(tmp_path: Path):
     assert 1 == ended.returncode
 
 
+@pytest.mark.long
 def test_workers_without_the_package(tmp_path: Path):
     """With workers that cannot import the package Spark is not started, and the remedy names the Python to set."""
     venv.create(tmp_path / "bare", with_pip=False)

@@ -51,6 +51,7 @@ def test_killed_driver_loses_and_repeats_nothing(application: Application):
 
 
 @needs_available_now
+@pytest.mark.long
 def test_executors_on_other_machines(application: Application, bucket: Bucket):
     """Executors that are JVMs of their own, with speculation on, staging on S3: all drains, each message once."""
     application.environment = bucket.environment
@@ -76,6 +77,7 @@ def test_executors_on_other_machines(application: Application, bucket: Bucket):
 
 
 @needs_available_now
+@pytest.mark.long
 def test_tasks_are_as_many_as_the_cluster_runs_at_once(application: Application):
     """On a cluster of three executors three tasks pull, however many cores the driver has."""
     application.emulator.publish(application.names.topic, *MANY)
@@ -88,6 +90,7 @@ def test_tasks_are_as_many_as_the_cluster_runs_at_once(application: Application)
     assert "Spark runs 3 at once" in application.log.read_text()
 
 
+@pytest.mark.long
 def test_killed_executor_is_replaced(application: Application):
     """kill -9 of an executor in the middle of a batch: the task's next attempt, elsewhere, has the same rows."""
     gate = application.folder / "gate"
@@ -117,6 +120,7 @@ def test_killed_executor_is_replaced(application: Application):
 
 
 @needs_available_now
+@pytest.mark.long
 def test_staging_area_that_executors_do_not_see(application: Application):
     """A path that is another one on each machine fails the query with what to do, and acknowledges nothing."""
     application.emulator.publish(application.names.topic, *MANY)
@@ -132,6 +136,7 @@ def test_staging_area_that_executors_do_not_see(application: Application):
     assert len(MANY) == application.emulator.backlog(application.names.subscription)
 
 
+@pytest.mark.long
 def test_spark_connect(application: Application):
     """Reading and writing work through Spark Connect, where the client registers the source by hand.
 

@@ -37,6 +37,7 @@ def killed(spark: SparkSession, names: Names, tmp_path: Path) -> Iterator[Scenar
     service.kill()
 
 
+@pytest.mark.long
 def test_googles_emulator(googles: Scenario):
     """Messages that `df.write` publishes are read once from Google's emulator, which has flow control of its own.
 

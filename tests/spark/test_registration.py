@@ -53,6 +53,7 @@ def test_name_of_another_source_is_told(
     assert "message_id" == frame.columns[0]
 
 
+@pytest.mark.long
 def test_workers_without_the_package_are_named(tmp_path: Path):
     """A worker's Python without the package is one sentence with the Python to set."""
     venv.create(tmp_path / "bare", with_pip=False)
@@ -74,6 +75,7 @@ def test_workers_without_the_package_are_named(tmp_path: Path):
     assert f"set PYSPARK_PYTHON to `{sys.executable}`" in ended.stdout
 
 
+@pytest.mark.long
 def test_stream_without_py_files_is_named(tmp_path: Path):
     """With `--py-files` batches find the package and streams do not. With PYTHONPATH as well both find it."""
     venv.create(tmp_path / "bare", with_pip=False)

@@ -63,6 +63,7 @@ def test_statements_of_the_page_run(spark: SparkSession, emulator: Emulator, cat
     assert [b"first", b"EWR 1545"] == [record.data for record in emulator.messages(catalog.subscription)]
 
 
+@pytest.mark.long
 def test_statements_run_in_the_shell_of_sql(emulator: Emulator, tmp_path: Path):
     """`spark-sql`, a driver without Python, takes the statements of the page, but not the table function."""
     topic, subscription = "projects/my-project/topics/departures", "projects/my-project/subscriptions/flights-to-lake"

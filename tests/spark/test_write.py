@@ -361,6 +361,7 @@ class FailingSource(PubSubDataSource):
         return made
 
 
+@pytest.mark.long
 def test_retried_tasks_can_be_told_by_their_ids(spark, topic, batches, tmp_path):
     """Every task of every batch fails when it has published. The next try assigns every row its id again, and Spark
     drops the second message by it."""

@@ -23,7 +23,7 @@ from pubsub_spark.read.staging.part import PartBuilder
 
 SUBSCRIPTION = "projects/test-project/subscriptions/test-subscription"
 SILENCE = None
-AT_ONCE = PullTimes(reopen_pauses=lambda: repeat(0.001))
+AT_ONCE = PullTimes(drain=0.01, reopen_pauses=lambda: repeat(0.001))
 
 
 def ids(*texts: str) -> Digests:
