@@ -25,11 +25,11 @@ ON_OLDEST := tests/spark/test_read.py $(addprefix tests/spark/test_registration.
 demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven complete
 	@$(BIN)/pubsub-spark demo
 
-test: lint java browser $(NODE)  ## linter, type checker, import contracts, tests
+test: lint java $(NODE)  ## linter, type checker, import contracts, tests
 	$(BIN)/python -m tests.spark.classes
 	$(BIN)/pytest -n 3 --dist worksteal
 
-test-long: java $(READY) $(NODE)  ## what takes long: clusters, more kills, notebooks; the guarantee on the oldest Spark
+test-long: java browser $(READY) $(NODE)  ## what takes long: clusters, kills, docs, the page; the oldest Spark
 	$(BIN)/python -m tests.spark.classes
 	$(BIN)/pytest -n 3 --dist worksteal -m "long and not production"
 	.ci/matrix -t '$(ON_OLDEST)' any/4.0

@@ -25,7 +25,7 @@ from tests.rpc.conftest import Client
 playwright = pytest.importorskip("playwright.sync_api")
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")]
 
 IMAGES = ROOT / "docs" / "images"
 MAX_IMAGE_BYTES = 150_000

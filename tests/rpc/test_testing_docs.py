@@ -16,6 +16,8 @@ import pytest
 from pubsub_spark.emulator import Emulator
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.long
+
 PAGE = (ROOT / "docs" / "testing.md").read_text()
 
 

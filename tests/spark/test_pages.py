@@ -76,6 +76,7 @@ PAGES: dict[str, Page] = {
 
 
 @pytest.mark.parametrize("name", PAGES)
+@pytest.mark.long
 def test_page_runs(name: str, spark: SparkSession, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Every Bash and Python block of a page runs, top to bottom, and its proof holds."""
     monkeypatch.chdir(ROOT)

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from pubsub_spark.emulator import Emulator
@@ -15,6 +16,7 @@ from tests.conftest import ROOT
 PROJECT = "projects/my-project"
 
 
+@pytest.mark.long
 def test_every_block_runs(spark: SparkSession, emulator: Emulator):
     """Every block of the page runs, top to bottom in one session, once the topics exist. Every write arrives."""
     for name in ("departures", "counts"):
@@ -41,6 +43,7 @@ def test_every_block_runs(spark: SparkSession, emulator: Emulator):
     assert 2 == names["summary"].value.messages
 
 
+@pytest.mark.long
 def test_dead_letters_are_redriven_by_a_job(spark: SparkSession, emulator: Emulator, tmp_path: Path):
     """The job of docs/dead-letters.md publishes repaired messages, and keeps those that were cut in a table."""
     for name in ("flights", "dead-letters"):
