@@ -61,23 +61,26 @@ class Start:
         keep_freed_memory()
         options, runtime = self.options, self.runtime
         staging = Staging(self.store, options.subscription, start.stream)
-        is_elsewhere = start.area not in (None, staging.area)
-        if is_replay and is_elsewhere:
+        is_elsewhere = start.area != staging.area
+        if is_replay and is_elsewhere and start.area is not None:
             self._report_other_area(start.batch + 1)
         staging.write_token()
         is_new = start.batch == 0 and staging.is_new()
         last_deleted = check_not_behind(options, start.batch, staging)
-        # A new stream: this area may be another query's. Or it is empty, and another area may have the staged files (of
-        # batches after a checkpoint that was put back, too). They are not replayed now. A later run there would
-        # acknowledge them if the stream were the same.
-        if start.batch < last_deleted or (staging.is_new() and (is_replay or start.batch or is_elsewhere)):
+        # A new stream: this area may be another query's. Or another one may have the staged files, also of batches
+        # that a checkpoint lost when it was put back. They are not replayed now. A later run there would acknowledge
+        # them if the stream were the same.
+        if start.batch < last_deleted or (is_elsewhere and staging.is_new()):
             staging = replace(staging, stream=uuid.uuid4().hex)
-            staging.begin_after(start.batch)
+            staging.write_token()
         connection = self.backend.connect()
         try:
             topic = subscription.prepare(connection.admin, options, is_new)
             staging = fencing.claim(staging, runtime.wall())  # when nothing else can fail: an earlier owner ends by it
             last_deleted = check_not_behind(options, start.batch, staging)
+            if staging.is_new() and (is_replay or start.batch):
+                last_deleted = start.batch
+                staging.begin_after(last_deleted)
             leased_until = staging.begin_run(runtime.wall(), LEASE_SECONDS)
             ledger = self._ledger(staging, start.batch, last_deleted, topic)
             settings = StreamSettings(

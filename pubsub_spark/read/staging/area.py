@@ -226,8 +226,7 @@ class Staging:
             self.delete(f"{batch}/")
 
     def begin_after(self, batch: int) -> None:
-        """Begin a new area after a batch of another one."""
-        self.write_token()
+        """Begin after a batch without files in the area. A file that a dead process stages later is never rows."""
         self.delete_acknowledged([], batch)
 
     def batches(self) -> list[int]:

@@ -69,7 +69,7 @@ def started(staging: Staging) -> Started:
 
     @contextmanager
     def start(
-        batch: int, is_replay: bool = False, service: Any = None, area: str | None = None, **texts: str
+        batch: int, is_replay: bool = False, service: Any = None, area: str | None = staging.area, **texts: str
     ) -> Iterator[Run]:
         backend: Any = AdminService() if service is None else service
         offset = Offset("stream", batch, area=area)
@@ -128,23 +128,33 @@ def test_ids_in_doubt_of_earlier_runs_are_known(staging: Staging, started: Start
         assert [("in-doubt/1-1", 5)] == [(each.path, each.batch) for each in run.ledger.in_doubt.runs]
 
 
-def test_area_that_has_nothing_of_the_stream_begins_a_new_one(staging: Staging, started: Started):
-    """Another area may hold the staged parts, and a later run there would acknowledge them."""
-    with started(7) as run:
+@pytest.mark.parametrize("area", ["elsewhere", None])
+@pytest.mark.parametrize("batch", [7, 0])
+def test_batch_of_another_area_begins_a_new_stream(staging: Staging, started: Started, batch: int, area: str | None):
+    """The other area may hold staged parts, also of batches after a checkpoint that was put back. A later run there
+    would acknowledge them.
+    """
+    with started(batch, area=area) as run:
         assert "stream" != run.staging.stream
-        assert 7 == run.staging.last_acknowledged()
-    with started(0, is_replay=True) as run:
-        assert "stream" != run.staging.stream
-    with started(0) as run:
-        assert "stream" == run.staging.stream
+        assert batch == run.staging.last_acknowledged()
+        run.staging.check_token()
 
 
-def test_checkpoint_put_back_to_its_start_begins_a_new_stream_in_another_area(staging: Staging, started: Started):
-    """The first area may have a committed batch 1, which a return to it would acknowledge."""
-    with started(0, area="elsewhere") as run:
+def test_replay_of_a_batch_of_another_area_begins_a_new_stream(staging: Staging, started: Started):
+    """It has no rows."""
+    with started(0, is_replay=True, area="elsewhere", failOnDataLoss="false") as run:
         assert "stream" != run.staging.stream
-    with started(0, area=staging.area) as run:
+
+
+@pytest.mark.parametrize("is_replay", [True, False])
+def test_part_that_a_dead_driver_stages_late_is_never_acknowledged(staging: Staging, started: Started, is_replay: bool):
+    """Its upload was on the way when the driver died, and all else was removed or not there yet."""
+    with started(3, is_replay) as run:
         assert "stream" == run.staging.stream
+    staging.create("3/part-0", part(["a"]))
+    with started(3) as run:
+        assert [] == run.ledger.parts_of(3)
+        assert [] == staging.batches()
 
 
 def test_checkpoint_that_is_behind_fails_before_anything_is_claimed(staging: Staging, started: Started):
