@@ -107,7 +107,8 @@ def _check_order(record: Record) -> None:
         for _, partition in sorted(commit.rows.items()):
             for message_id, _ in partition:
                 key = record.messages[message_id].key
-                if not key or message_id in seen:
+                is_undone = all(known is not commit for _, known in record.committed[message_id])  # see `roll_back`
+                if not key or message_id in seen or is_undone:
                     continue
                 seen.add(message_id)
                 if int(message_id) < last.get(key, 0):
