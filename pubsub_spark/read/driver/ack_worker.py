@@ -112,7 +112,7 @@ class AckWorker:
                 ids[:, ~is_in(ids, [IdSet(lost_ids)])],
                 lost_ids,
                 now,
-                max(redelivery.lease.end for redelivery in redelivered) if len(lost_ids[0]) else 0.0,
+                max(redelivery.lease.end for redelivery in redelivered),
             )
             run.changed.notify_all()
 

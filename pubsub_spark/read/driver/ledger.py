@@ -224,10 +224,12 @@ class AckLedger:
     def redelivered_answered(self, accepted: Digests, lost: Digests, now: float, leased_until: float = 0.0) -> None:
         """Record the answers to the acks of `take_redelivered`: the ids accepted, and the others.
 
-        leased_until: the last end of a lease of the others, which may hold back more messages.
+        leased_until: the last end of a lease. After it the others are delivered again within the longest back-off. Until
+        then they may hold back more messages.
         """
         self._is_redelivery_sent = False
-        self.leased_until = max(self.leased_until, leased_until)
+        if lost.shape[1]:
+            self.leased_until = max(self.leased_until, leased_until + MAX_BACKOFF_SECONDS)
         self.in_doubt.accept(accepted)
         self.in_doubt.add(lost, self.last_commit, now)
 

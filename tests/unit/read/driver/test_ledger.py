@@ -218,15 +218,22 @@ def test_a_query_is_settled_when_it_holds_no_lease() -> None:
     assert not made.is_settled(0)
     made.take_redelivered()
     assert not made.is_settled(0)
-    made.redelivered_answered(nothing, nothing, 0, leased_until=50.0)
-    made.redelivered_answered(nothing, nothing, 0)
-    assert [False, True] == [made.is_settled(now) for now in (49.0, 50.0)]
+    made.redelivered_answered(nothing, nothing, 0, leased_until=100.0)
+    assert made.is_settled(0)
     made.plan(1, 50)
     assert not made.is_settled(50)
     made.commit(1, {1: (10, FOOTER)})
     assert not made.is_settled(50)
     settle(made, 50)
     assert made.is_settled(50)
+
+
+def test_a_redelivery_whose_ack_failed_holds_back_others_until_it_comes_again() -> None:
+    """Until then a quiet subscription of ordering keys is not drained: the longest back-off after its lease."""
+    made, nothing = ledger(), np.empty((2, 0), np.uint64)
+    made.redelivered_answered(nothing, merged([digests(pa.array(["a"]))]), 0, leased_until=50.0)
+    made.redelivered_answered(nothing, nothing, 0)
+    assert [False, True] == [made.is_settled(now) for now in (649.0, 650.0)]
 
 
 def test_the_leases_of_a_replay_have_ended() -> None:
