@@ -224,8 +224,8 @@ class AckLedger:
     def redelivered_answered(self, accepted: Digests, lost: Digests, now: float, leased_until: float = 0.0) -> None:
         """Record the answers to the acks of `take_redelivered`: the ids accepted, and the others.
 
-        leased_until: the last end of a lease. After it the others are delivered again within the longest back-off. Until
-        then they may hold back more messages.
+        leased_until: the last end of a lease. The others are delivered again within the longest back-off after it, and
+        may hold back more messages until then.
         """
         self._is_redelivery_sent = False
         if lost.shape[1]:
