@@ -58,7 +58,7 @@ simulate-mutations: $(READY)  ## faults put into the code, each of which the sim
 	$(BIN)/python -m tests.simulation.mutations --jobs $(shell nproc)
 
 kills: $(READY)  ## kill -9 of the emulator with a data directory, under load, KILLS times (200)
-	EMULATOR_KILLS=$(or $(KILLS),200) $(BIN)/pytest -q -s tests/faults/test_emulator_kills.py
+	EMULATOR_KILLS=$(or $(KILLS),200) $(BIN)/pytest -q -s -m "" tests/faults/test_emulator_kills.py
 
 lint: $(READY)  ## linters of code, language and workflows, type checker, import contracts
 	$(BIN)/ruff check .
