@@ -41,12 +41,12 @@ _MEANING = {
     "message_id": "unique in the topic",
     "data": "the payload, as published",
     "attributes": "",
-    "publish_time": "when Pub/Sub took the message",
+    "publish_time": "when Pub/Sub received the message",
     "ordering_key": "null when the message has none",
     "delivery_attempt": "null unless the subscription has a dead-letter topic",
-    "value": "with `decode=topic`: the fields of the topic's schema",
+    "value": "with `decode`: the decoded payload",
     "schema_revision": "with `decode=topic`: the revision that the payload was written with",
-    "decode_error": "with `decode=topic` and `mode=PERMISSIVE`: why `value` is null",
+    "decode_error": "with `decode` and `mode=PERMISSIVE`: why `value` is null",
 }
 _SCHEMA = SchemaRevision(
     "projects/p/schemas/s", "1", "AVRO", '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}'

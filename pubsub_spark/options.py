@@ -77,7 +77,7 @@ class ReadOptions(ServiceOptions):
         "integer",
         None,
         "StreamingPulls of a task. The service sends 10 MB/s at most on each.",
-        shown="1, and 64 once they run at that limit",
+        shown="1, or 64 after a pull at that limit",
         low=1,
         high=64,
     )
@@ -88,7 +88,7 @@ class ReadOptions(ServiceOptions):
         "maxBytesPerTrigger",
         "size",
         256 * 2**20,
-        "Most bytes in a micro-batch (soft: responses that are on their way may overshoot it).",
+        "Most bytes in a micro-batch (soft: responses on their way may exceed it).",
         shown="256m",
         low=1,
     )
@@ -108,7 +108,7 @@ class ReadOptions(ServiceOptions):
         "idleTimeout",
         "duration",
         2.0,
-        "Without a message on any stream for so long an `availableNow` query ends, and a pull that has brought none.",
+        "An `availableNow` query ends after this time without messages, a pull after this time without its first one.",
         shown="2s",
         low=0.01,
         high=600,
@@ -117,7 +117,7 @@ class ReadOptions(ServiceOptions):
         "maxUnacknowledgedBatches",
         "integer",
         100,
-        "Committed batches that may wait for their acks before no other is planned.",
+        "Committed batches that may wait for their acks. At this number no batch is planned.",
         low=1,
     )
     fail_after: float | None = declare(
@@ -194,7 +194,7 @@ class ReadOptions(ServiceOptions):
         "schemaEncoding",
         "choice",
         None,
-        "Encoding of messages without attributes if `schema` is set.",
+        "Encoding of messages that name no schema revision, if `schema` is set.",
         shown="BINARY",
         choices=("BINARY", "JSON"),
     )
@@ -232,7 +232,7 @@ class ReadOptions(ServiceOptions):
         if self.starting_timestamp is not None and self.starting_snapshot is not None:
             yield "`startingTimestamp` and `startingSnapshot` are both set, but a stream starts in one place. Keep one"
         if self.dead_letter_topic is not None and self.decode == "none":
-            yield "`deadLetterTopic` is for payloads that cannot be decoded. It needs `decode=topic`"
+            yield "`deadLetterTopic` is for payloads that cannot be decoded. It needs `decode=topic` or `decode=json`"
         yield from self._unused_schema_options()
         if self.columns == "databricks" and self.decode != "none":
             yield f"`columns=databricks` has no column for decoded values. Drop it, or drop `decode={self.decode}`"

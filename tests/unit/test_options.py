@@ -107,7 +107,7 @@ def test_values_are_read_as_spark_writes_them(option: str, text: str, field: str
         ),
         (
             {"deadLetterTopic": TOPIC},
-            "`deadLetterTopic` is for payloads that cannot be decoded. It needs `decode=topic`",
+            "`deadLetterTopic` is for payloads that cannot be decoded. It needs `decode=topic` or `decode=json`",
         ),
         *(
             (
