@@ -64,7 +64,7 @@ def open_channel(
         if credentials_json is not None:
             remedy = "Correct the credentials in the options."
         elif endpoint is None:
-            remedy = "Set `credentialsFile`, or `endpoint` for an emulator."
+            remedy = "Set `credentialsFile`, or `endpoint` or `PUBSUB_EMULATOR_HOST` for an emulator."
         else:
             remedy = "Set `credentialsFile`, or `backend=emulator` if it is an emulator."
         raise ForbiddenError(

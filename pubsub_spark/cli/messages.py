@@ -27,6 +27,7 @@ _REQUEST_BYTES = 5_000_000  # half of Pub/Sub's limit
 _WAIT_SECONDS = 2.0  # of a pull for a first message
 _EXPIRATION_SECONDS = 86_400  # of the temporary subscription of a `tail` that was killed: Pub/Sub's shortest
 _DELETION_SECONDS = 5.0  # of that subscription at the end: after Ctrl-C the user waits for a service that is lost
+_HELD_MESSAGES, _HELD_SECONDS = 1000, 600  # of a subscription of others: a nack at once would burn delivery attempts
 _REMEMBERED_IDS = 100_000  # of messages that `tail --subscription` has shown and gets again
 
 
@@ -129,8 +130,9 @@ def tail(
     """Follow the messages of a topic or a subscription until Ctrl-C.
 
     A topic is followed through a temporary subscription, which is deleted at the end. Other subscribers are not
-    affected. With `--subscription` each message is held for a moment and nacked. Its readers receive it later and
-    perhaps out of order. If the subscription has a dead-letter topic, that counts as a failed delivery.
+    affected. With `--subscription` the last 1,000 messages are held until the command ends, for ten minutes at most.
+    Then they are nacked. Its readers receive them later and perhaps out of order. If the subscription has a dead-letter
+    topic, that counts as a failed delivery.
     """
     from ..errors import ServiceError
 
@@ -159,23 +161,35 @@ def tail(
 
 def _follow(service: Service, admin: Admin, name: str, decoder: _Decoder, limit: int | None, owned: bool) -> None:
     shown: dict[str, None] = {}  # the ids of messages, in the order of their arrival
+    held: list[str] = []  # ack ids, the same
     typer.echo(f"following {name}", err=True)
-    while limit is None or len(shown) < limit:
-        received = admin.pull(name, 100, _WAIT_SECONDS)
-        if not received:
-            continue
-        acks = [delivery.ack_id for delivery in received]
-        (admin.acknowledge if owned else admin.nack)(name, acks)
-        fresh = [delivery for delivery in received if delivery.message.message_id not in shown]
-        for row in decoder.decoded(fresh[: None if limit is None else limit - len(shown)]):
-            shown[row["messageId"]] = None
-            if service.as_json:
-                typer.echo(json.dumps(row, ensure_ascii=False))
+    try:
+        while limit is None or len(shown) < limit:
+            received = admin.pull(name, 100, _WAIT_SECONDS)
+            if not received:
+                continue
+            acks = [delivery.ack_id for delivery in received]
+            if owned:
+                admin.acknowledge(name, acks)
             else:
-                print_message(row)
-        sys.stdout.flush()
-        while limit is None and len(shown) > _REMEMBERED_IDS:
-            del shown[next(iter(shown))]
+                held += acks
+                admin.lease(name, acks, _HELD_SECONDS)
+            fresh = [delivery for delivery in received if delivery.message.message_id not in shown]
+            for row in decoder.decoded(fresh[: None if limit is None else limit - len(shown)]):
+                shown[row["messageId"]] = None
+                if service.as_json:
+                    typer.echo(json.dumps(row, ensure_ascii=False))
+                else:
+                    print_message(row)
+            sys.stdout.flush()
+            if returned := held[:-_HELD_MESSAGES]:
+                del held[:-_HELD_MESSAGES]
+                admin.nack(name, returned)
+            while limit is None and len(shown) > _REMEMBERED_IDS:
+                del shown[next(iter(shown))]
+    finally:
+        if held:
+            admin.nack(name, held)
 
 
 def _interrupt(*_: object) -> None:

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,22 @@ def test_tail_of_a_subscription_gives_back(run: Run, emulator: Emulator):
     assert ["  one", "  dHdvG1sySg=="] == shown.splitlines()[1::2]
     assert "k=\\x1b[2J" in shown
     assert 2 == emulator.backlog(SUB)
+
+
+def test_tail_of_a_subscription_uses_up_one_attempt(emulator: Emulator, environment: dict[str, str]):
+    """`tail --subscription` holds messages until it ends. Nacked at once, they would soon be dead letters."""
+    emulator.create_topic(TOPIC)
+    emulator.create_subscription(SUB, TOPIC)
+    emulator.publish(TOPIC, b"one")
+    command = [*COMMAND, "tail", "--subscription", "all"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as tail:
+        assert tail.stdout is not None
+        tail.stdout.readline()
+        time.sleep(1.0)
+        assert 1 == emulator.messages(SUB)[0].deliveries
+        tail.send_signal(signal.SIGINT)
+        assert 0 == tail.wait(timeout=30)
+    assert 1 == emulator.backlog(SUB)
 
 
 def test_backlog_without_a_proxy(run: Run, emulator: Emulator, environment: dict[str, str]):

@@ -82,6 +82,13 @@ def test_restart_goes_on_after_the_last_commit(scenario: Scenario):
     )  # fmt: skip
 
 
+def test_restart_reads_what_is_available(scenario: Scenario):
+    """`processAllAvailable` right after a restart reads the messages that were published before it."""
+    scenario.run(Start(), Publish("a"), Rows("a"), Acked("a"), Stop(), Publish("b"), Start())
+    scenario.running.processAllAvailable()
+    assert ["a", "b"] == sorted(scenario.sink.texts)
+
+
 @pytest.mark.parametrize("before", ["write", "commit"])
 def test_crash_before_commit_repeats_the_batch(scenario: Scenario, before: str):
     """kill -9 between staging and commit: the batch is repeated with the same rows, nothing is lost, nothing acked."""

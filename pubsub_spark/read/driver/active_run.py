@@ -106,7 +106,7 @@ class ActiveRun:
     def next_batch(self, stream: str) -> bool:
         """Return whether the next batch is planned now. stream: of the checkpoint's last offset."""
         run, triggers, planner = self.run, self._triggers, self._planner
-        triggers.begin(run.now(), was_pulled=self._pulled_at is not None)
+        triggers.begin(run.now(), self._pulled_at is not None, run.ledger.last_commit > 0)
         run.stream.check_outage(self._options.fail_after)
         self._poll()
         if run.now() >= self._report_at:
@@ -186,7 +186,7 @@ class ActiveRun:
                 self._poll()  # messages that arrived during the probe
                 if not stream.message_count:
                     return False
-            if not count:
+            if not count and triggers.waits:
                 stream.check_outage(self._options.connect_timeout)
             self._poll(seconds)
         return False

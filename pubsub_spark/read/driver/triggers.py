@@ -1,6 +1,7 @@
 """When a trigger plans a batch: the rules of `processingTime`, `availableNow` and `once`. Pure.
 
-    processingTime   plan LINGER_SECONDS after the first buffered message, or sooner if no more come
+    processingTime   plan LINGER_SECONDS after the first buffered message, or sooner if no more come. The first trigger
+                     of a restart waits for messages, so that `processAllAvailable` does not find a stream just opened
     availableNow     plan as long as there are messages from before the query started. End once `idleTimeout` has passed
                      on a healthy connection since the last message on any stream
     once             as availableNow, but the only batch waits until no more messages come
@@ -65,14 +66,20 @@ class Triggers:
     may_be_asked_once: bool = False
     drained_from: float | None = None
     asked: int = 0
+    _is_restart: bool = False  # whether this is the first trigger of one
     _settled_at: float = 0.0
     _room_timeout: float = 0.0
     _count: int = 0
     _changed: float = 0.0
 
-    def begin(self, now: float, was_pulled: bool = False) -> None:
-        """Begin a trigger. was_pulled: whether tasks have pulled messages of the last batch."""
+    def begin(self, now: float, was_pulled: bool = False, has_committed: bool = False) -> None:
+        """Begin a trigger.
+
+        was_pulled: whether tasks have pulled messages of the last batch. has_committed: whether the checkpoint has a
+        committed batch.
+        """
         self.asked += 1
+        self._is_restart = has_committed and self.asked == 1
         self._count = 0
         self._settled_at = now + SILENCE_SECONDS if was_pulled else now
         # Tasks had room while the driver stream had none.
@@ -105,7 +112,9 @@ class Triggers:
 
     def _wait_for_first(self, view: StreamView, now: float) -> Step:
         if not self.waits:
-            return Step(Action.END)
+            is_over = not self._is_restart or now >= self._settled_at + self.idle_timeout
+            left = 0.0 if is_over else SILENCE_SECONDS - view.idle_seconds
+            return Step(Action.WAIT, left) if left > 0 else Step(Action.END)
         lacking = self.idle_timeout - view.idle_seconds, self._room_timeout - view.room_seconds
         left = max(*lacking, self._settled_at - now)
         return Step(Action.WAIT, min(left, _POLL_SECONDS)) if left > 0 else Step(Action.PROBE)

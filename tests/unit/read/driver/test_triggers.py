@@ -23,6 +23,18 @@ def test_nothing_without_messages() -> None:
     assert Step(Action.END) == triggers().next(EMPTY, 100.0)
 
 
+def test_the_first_trigger_of_a_restart_waits_a_moment() -> None:
+    """The stream was just opened, and `processAllAvailable` asks for the messages of now. An outage ends the wait."""
+    made = Triggers(IDLE)
+    made.begin(100.0, has_committed=True)
+    assert Step(Action.WAIT, 0.5) == made.next(EMPTY, 100.0)
+    assert Step(Action.WAIT, 0.25) == made.next(EMPTY._replace(idle_seconds=0.25), 100.5)
+    assert Step(Action.END) == made.next(EMPTY._replace(idle_seconds=0.5), 101.0)
+    assert Step(Action.END) == made.next(EMPTY, 100.0 + IDLE)
+    made.begin(110.0, has_committed=True)
+    assert Step(Action.END) == made.next(EMPTY, 110.0)
+
+
 def test_a_batch_waits_a_moment_for_more() -> None:
     """A batch is planned LINGER_SECONDS after its first message, or as soon as no more arrive."""
     made = triggers()
