@@ -165,7 +165,9 @@ def test_no_metadata_server_to_wait_for(server: TokenServer, clock: SimpleNamesp
     """With NO_GCE_CHECK there is no metadata server, so nothing waits for one."""
     monkeypatch.setattr(_metadata, "_NO_GCE_CHECK", True)
     monkeypatch.setenv("NO_GCE_CHECK", "true")
-    with pytest.raises(ForbiddenError, match=r"default credentials were not found.* `PUBSUB_EMULATOR_HOST` for an emulator"):
+    with pytest.raises(
+        ForbiddenError, match=r"default credentials were not found.* `PUBSUB_EMULATOR_HOST` for an emulator"
+    ):
         GcpBackend().connect()
     with pytest.raises(ForbiddenError, match="`backend=emulator` if it is an emulator"):
         GcpBackend("10.0.0.5:8085").connect()
