@@ -307,11 +307,8 @@ class Stream:
         monotonic, times = self.runtime.monotonic, self.times
         heartbeat = monotonic() + times.heartbeat
         while True:
-            now = monotonic()
-            silent_at = self.health.last_answer + self.connection.probe_after
-            probe = max(silent_at, now + times.probe_pause) if self.health.connected else now + times.probe_pause
             try:
-                request = requests.get(timeout=max(0.0, min(heartbeat, probe) - now))
+                request = requests.get(timeout=max(0.0, min(heartbeat - monotonic(), times.probe_pause)))
             except Empty:
                 now = monotonic()
                 silent = now - self.health.last_answer >= self.connection.probe_after
