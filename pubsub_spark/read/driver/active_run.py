@@ -32,6 +32,7 @@ from .triggers import SILENCE_SECONDS, Action, StreamView, Triggers
 
 _FLUSH_SECONDS = 5.0  # the wait of an idle trigger for acks
 _STOP_SECONDS = 5.0
+_ARRIVAL_SECONDS = 0.05  # until the stream's thread has queued a message that came before a probe's answer
 _HELD_POLL_SECONDS = 0.1  # between two looks at acks that hold back the next batch
 _TOKEN_SECONDS = 3600.0  # after which the driver token is written again: cleaners of temporary folders remove old files
 _REPORT_SECONDS = 10.0  # between two writes of the metrics
@@ -183,7 +184,7 @@ class ActiveRun:
                     self._record_drained(SILENCE_SECONDS)
                 return action is Action.PLAN
             if action is Action.PROBE and stream.answers():
-                self._poll()  # messages that arrived during the probe
+                self._poll(_ARRIVAL_SECONDS)
                 if not stream.message_count:
                     return False
             if not count and triggers.waits:
