@@ -14,7 +14,7 @@ from google.pubsub_v1 import types
 from pubsub_spark.errors import MissingError, PubSubError
 from pubsub_spark.read.pull.streaming_pull import StreamingPull, StreamSettings
 from tests.engine import until
-from tests.unit.read.service import AT_ONCE, SUBSCRIPTION, Service, response
+from tests.unit.read.service import AT_ONCE, SUBSCRIPTION, Service, StatusError, response
 
 pytestmark = pytest.mark.usefixtures("leaves_no_thread")
 
@@ -33,6 +33,20 @@ def test_wait_of_any_length_ends():
     for _ in range(20_000):
         assert [] == stream.take(3e-6)
     stream.close()
+
+
+def test_stream_whose_probe_failed_is_probed_again():
+    """The driver's probe may fail while the stream stays open. The thread of its requests probes until one succeeds."""
+    service = Service()
+    stream = _stream(service, probe_pause=0.01, heartbeat=1000.0)
+    until(lambda: stream.health.connected, "the stream")
+    requests = threading.Thread(target=list, args=(service.calls[0].requests,))  # as in gRPC
+    requests.start()
+    service.answers.append(StatusError(Code.UNAVAILABLE))
+    assert not stream.streams[0].probe()
+    until(lambda: stream.health.connected, "another probe")
+    stream.close()
+    requests.join()
 
 
 def test_chunk_is_waited_for_while_one_response_follows_the_other():
