@@ -215,7 +215,8 @@ class Listener:
     def abort(self) -> None:
         self._is_aborted = True
         for transport in list(self._open):
-            transport.abort()
+            if transport.get_extra_info("socket").fileno() >= 0:  # a lost transport has no event loop any more
+                transport.abort()
 
 
 class _Opening(asyncio.Protocol):

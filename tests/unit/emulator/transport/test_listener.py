@@ -141,3 +141,36 @@ def test_connection_that_is_being_opened_ends_with_the_listener(opening, rounds)
             assert not client.recv(1)
 
     assert not [str(leak.message) for leak in leaks]
+
+
+def test_listener_ends_after_a_connection_that_was_closed_while_it_had_bytes_to_send():
+    """Such a transport of asyncio is lost without the mark that makes a later abort do nothing."""
+
+    async def abort() -> None:
+        listener = Listener(listen(LOOPBACK, 0), http=None, tls=None)
+        await listener.start(0)
+        lost = asyncio.Event()
+        transports: list[asyncio.Transport] = []
+
+        class Answering(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                assert isinstance(transport, asyncio.Transport)
+                transports.append(transport)
+                listener.made(transport)
+                transport.write(bytes(10_000_000))
+                transport.close()
+
+            def connection_lost(self, _: Exception | None) -> None:
+                lost.set()
+
+        server = await asyncio.get_running_loop().create_server(Answering, LOOPBACK, 0)
+        reader, client = await asyncio.open_connection(*server.sockets[0].getsockname())
+        assert 10_000_000 == len(await reader.read())
+        await lost.wait()
+        listener.close()
+        listener.abort()
+        client.close()
+        server.close()
+        assert transports
+
+    asyncio.run(asyncio.wait_for(abort(), 60))
