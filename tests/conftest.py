@@ -6,6 +6,7 @@ The session costs seconds and a gigabyte, so the first test that needs it create
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib.util
 import logging
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 
 if TYPE_CHECKING:
@@ -122,6 +124,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         dealt += first + others[:count]
         del others[:count]
     items[:] = dealt + others
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item) -> None:
+    """Limit the teardown of a failed test: pytest and pytest-timeout have both just taken their limits away.
+
+    Without one, a teardown that hangs is a run that never ends, and says nothing.
+    """
+    stderr = node.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(float(node.config.getini("timeout")), file=stderr, exit=True)
 
 
 @pytest.fixture(autouse=True)

@@ -203,7 +203,7 @@ def test_protobuf_is_the_judge_of_broken_payloads(drawn):
     value, error = decoder.decode(pa.array(payloads, pa.binary()))
 
     value.validate(full=True)
-    assert [judged(decoder, payload) for payload in payloads] == rows(value)
+    assert repr([judged(decoder, payload) for payload in payloads]) == repr(rows(value))  # a NaN equals no NaN
     assert [row is None for row in rows(value)] == [reason is not None for reason in error.to_pylist()]
 
 

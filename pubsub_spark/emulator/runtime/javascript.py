@@ -11,18 +11,13 @@ import json
 import re
 import weakref
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 LIMIT_SECONDS = 0.5  # for one message, as the service documents
 MAX_MEMORY_BYTES = 128 * 1024 * 1024
 _MAX_DATA_BYTES = 10_000_000  # of one message, published or transformed
 _NAME = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 _FIELDS = frozenset({"data", "attributes"})
-
-# Makes and frees contexts. Where the processor has memory protection keys (pku), V8's memory is open only to the thread
-# that started V8 and to the threads that it starts. Any other thread that makes or frees a context ends the process.
-_V8: Final = ThreadPoolExecutor(1, "v8")
 
 # Calls the function with each message of a list. An exception, or a result without JSON, is the error of that message
 # alone.
@@ -107,11 +102,13 @@ class Function:
             return self._context
         try:
             import py_mini_racer
+
+            from pubsub_spark.emulator.runtime import v8
         except ModuleNotFoundError:
             extra = "Install pubsub-spark with its extra `emulator-transforms`"
             raise UnavailableError(f"it needs `mini-racer`. {extra}") from None
-        context = _V8.submit(py_mini_racer.MiniRacer).result()
-        self._close = weakref.finalize(self, _V8.submit, context.close)
+        context = v8.new_context()
+        self._close = weakref.finalize(self, v8.close, context)
         self._close.atexit = False
         context.set_hard_memory_limit(MAX_MEMORY_BYTES)
         try:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from pubsub_spark.emulator.runtime import javascript
@@ -113,3 +117,22 @@ def test_code_is_checked(name, code, why):
 def test_arrow_functions_are_functions():
     """A function may also be declared as an arrow function."""
     Function("f", "const f = (message, metadata) => message;").check()
+
+
+def test_function_may_be_collected_while_an_executor_takes_work():
+    """An executor does so under a lock of all executors, and the garbage collector may run meanwhile."""
+
+    class Prefix(str):
+        def __str__(self) -> str:  # a thread is named under the lock
+            gc.collect()
+            return "executor"
+
+    function = Function("f", "function f(message) { return message; }")
+    function.check()
+    garbage: list[object] = [function]
+    garbage.append(garbage)
+    freed = weakref.ref(function)
+    del function, garbage
+    with ThreadPoolExecutor(1, thread_name_prefix=Prefix("executor")) as executor:
+        executor.submit(int)
+    assert freed() is None
