@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .. import names
 from ..errors import ForbiddenError, MissingError, PubSubError
@@ -283,14 +283,15 @@ def needed(read: ReadOptions | None, write: WriteOptions | None) -> list[Permiss
 
 
 def permissions(admin: Admin, wanted: Sequence[Permission], creating_on: str | None = None) -> list[Finding]:
-    """Ask testIamPermissions.
+    """Ask testIamPermissions, also for the topic of a subscription and the schema of a topic that will be looked at.
 
     creating_on: the topic of a subscription that does not exist yet.
     """
     findings = []
-    for permission in wanted:
+    asked = list(wanted)
+    for permission in asked:
         try:
-            admin.get(permission.collection, permission.name)
+            asked += _looked_at_next(permission, admin.get(permission.collection, permission.name))
         except MissingError as error:
             if permission.collection != "subscriptions" or creating_on is None:
                 findings.append(_of_error(permission.name, error))
@@ -304,6 +305,14 @@ def permissions(admin: Admin, wanted: Sequence[Permission], creating_on: str | N
             continue
         findings.append(_permission(admin, permission))
     return list(dict.fromkeys(findings))
+
+
+def _looked_at_next(permission: Permission, resource: Any) -> list[Permission]:
+    if permission.permission == "pubsub.subscriptions.get":
+        return [Permission("topics", resource.topic, "pubsub.topics.get", "viewer")]
+    if permission.permission == "pubsub.topics.get" and resource.schema_settings.schema:
+        return [Permission("schemas", resource.schema_settings.schema, "pubsub.schemas.get", "viewer")]
+    return []
 
 
 def _permission(admin: Admin, wanted: Permission) -> Finding:

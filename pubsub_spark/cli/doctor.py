@@ -101,8 +101,9 @@ def _findings(service: Service, texts: dict[str, str], topic: str | None, spark:
 
     yield from _machine(spark)
     read, write, complaints = _parsed(service, texts, topic)
-    yield from complaints
     if complaints:
+        yield from complaints
+        yield Finding("Pub/Sub, staging area", "skipped", "not before the options are right")
         return
     options = read or write
     backend = service.backend if options is None else from_options(options)

@@ -39,7 +39,7 @@ def test_blocks_run_in_their_order(emulator: Emulator, tmp_path: Path):
 
     assert (0, "") == (ended.returncode, ended.stderr)
     assert '{"carrier": "UA", "delay": 11}' in ended.stdout
-    assert "deleted projects/my-project/schemas/flight" == ended.stdout.splitlines()[-1]
+    assert "deleted projects/my-project/schemas/departure" == ended.stdout.splitlines()[-1]
 
 
 def test_resources_of_the_readme(emulator: Emulator):

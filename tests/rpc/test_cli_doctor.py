@@ -19,6 +19,7 @@ from pubsub_spark.emulator import Emulator
 from tests.rpc.conftest import COMMAND, invoke
 
 DOCTOR = [*COMMAND, "doctor", "--no-spark"]
+PROTO = 'syntax = "proto3"; message M { string a = 1; }'
 TOPIC, SUB = "projects/my-project/topics/flights", "projects/my-project/subscriptions/all"
 
 
@@ -74,9 +75,8 @@ def test_emulator_alone_is_enough(environment: dict[str, str], monkeypatch: pyte
 
 def test_no_message_is_tried_on_a_topic_with_a_schema(environment: dict[str, str]):
     """The message of the doctor's own would not fit: that is no finding against the topic."""
-    definition = 'syntax = "proto3"; message M { string a = 1; }'
     for command in (
-        ["schemas", "create", "record", "--type", "protocol-buffer", "--definition", definition],
+        ["schemas", "create", "record", "--type", "protocol-buffer", "--definition", PROTO],
         ["topics", "create", "typed", "--schema", "record", "--message-encoding", "json"],
     ):
         invoke(command, environment)
@@ -88,6 +88,24 @@ def test_no_message_is_tried_on_a_topic_with_a_schema(environment: dict[str, str
     assert "`--topic`" in found["a message"]["remedy"]
 
 
+def test_permissions_for_a_decoded_stream_with_dead_letters(environment: dict[str, str], emulator: Emulator):
+    """Those on the topic of the subscription and on its schema are among them."""
+    emulator.create_schema("projects/my-project/schemas/record", "PROTOCOL_BUFFER", PROTO)
+    emulator.create_topic("projects/my-project/topics/typed", schema="projects/my-project/schemas/record")
+    emulator.create_subscription("projects/my-project/subscriptions/typed", "projects/my-project/topics/typed")
+    options = ("--option", "decode=topic", "--option", "deadLetterTopic=flights")
+    code, found = doctor(environment, "--subscription", "typed", *options)
+
+    assert 0 == code, found
+    assert {
+        "pubsub.subscriptions.consume on projects/my-project/subscriptions/typed",
+        "pubsub.subscriptions.get on projects/my-project/subscriptions/typed",
+        "pubsub.topics.get on projects/my-project/topics/typed",
+        "pubsub.schemas.get on projects/my-project/schemas/record",
+        f"pubsub.topics.publish on {TOPIC}",
+    } == {check for check in found if check.startswith("pubsub.")}
+
+
 def test_what_is_wrong_has_a_remedy(environment: dict[str, str], tmp_path: Path):
     """Each wrong finding has its fix, and the command ends with 1."""
     code, found = doctor(environment, "--subscription", "gone")
@@ -96,6 +114,7 @@ def test_what_is_wrong_has_a_remedy(environment: dict[str, str], tmp_path: Path)
 
     code, found = doctor(environment, "--subscription", "all", "--option", "maxMessage=5")
     assert (1, "`maxMessage` is not an option; did you mean `maxMessages`?") == (code, found["options"]["found"])
+    assert "skipped" == found["Pub/Sub, staging area"]["state"]
 
     code, found = doctor({**environment, "PUBSUB_EMULATOR_HOST": "127.0.0.1:1"}, "--subscription", "all")
     assert (1, "wrong", "skipped") == (code, found["endpoint"]["state"], found["permissions"]["state"])
