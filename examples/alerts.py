@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
     StreamingQueryProgress,
 )
+from pyspark.sql.streaming.query import StreamingQuery
 
 OLDEST_SECONDS = 600
 
@@ -82,11 +84,17 @@ class PubSubListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Report why a query failed."""
-        name = self._names.pop(str(event.id), str(event.id))
+        query = str(event.id)
         if event.exception is not None:
-            self._alert(f"query {name} failed: {message_of(event.exception)}")
-        self._problems.pop(str(event.id), None)
-        self._before.pop(str(event.id), None)
+            self._alert(f"query {self._names.get(query, query)} failed: {message_of(event.exception)}")
+        for of_queries in (self._problems, self._before, self._names):
+            of_queries.pop(query, None)
+
+    def wait_for_end(self, query: StreamingQuery, seconds: float = 10) -> None:
+        """Wait until the end of a query was reported, which is a moment after `awaitTermination` has returned."""
+        end = time.monotonic() + seconds
+        while str(query.id) in self._names and time.monotonic() < end:
+            time.sleep(0.05)
 
     def _report(self, progress: StreamingQueryProgress) -> None:
         query, name = str(progress.id), progress.name or str(progress.id)

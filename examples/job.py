@@ -71,7 +71,8 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs a line for each batch
     spark = SparkSession.builder.appName(f"Pub/Sub to {job.table}").getOrCreate()
-    spark.streams.addListener(PubSubListener(alert=log.error))  # or a function that calls the on-call engineer
+    listener = PubSubListener(alert=log.error)  # or a function that calls the on-call engineer
+    spark.streams.addListener(listener)
 
     write: Callable[[str, DataFrame, int], None] = write_delta
     if not has_delta(spark, job.table):
@@ -99,7 +100,10 @@ def main() -> None:
         .trigger(**trigger)
         .start()
     )
-    query.awaitTermination()
+    try:
+        query.awaitTermination()
+    finally:
+        listener.wait_for_end(query)
 
 
 if __name__ == "__main__":

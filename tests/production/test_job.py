@@ -132,7 +132,6 @@ def test_killed_job_loses_and_repeats_nothing(job: Job, bucket: Bucket, faults: 
     settings = protos.SchemaSettings(schema=names.schema, encoding="BINARY")
     topic = protos.Topic(name=names.topic, schema_settings=settings)
     client.ask("Publisher/UpdateTopic", topic=topic, update_mask={"paths": ["schema_settings"]})
-    client.channel.close()
     faults.fault_each = 20
     rig.tokens.lifetime = 10.0
     rig.front.ends_streams = grpc.StatusCode.UNAUTHENTICATED
@@ -159,7 +158,13 @@ def test_killed_job_loses_and_repeats_nothing(job: Job, bucket: Bucket, faults: 
     emulator.advance(LEASE)
     begin()
     wait(lambda: emulator.backlog(names.subscription) == 0 and rig.front.ended)
+    client.ask("Subscriber/DeleteSubscription", subscription=names.subscription)
+    client.channel.close()
+    assert job.process is not None
+    job.process.wait(_BOUND)
 
+    alert = f"ERROR job: query pubsub-to-table failed: Subscription `{names.subscription}` does not exist"
+    assert alert in job.log.read_text()
     assert "threw an exception" not in job.log.read_text(), "the listener"
     assert "is Parquet. Add Delta's jar" in job.log.read_text()
     assert {f"query={json.loads((job.folder / 'checkpoint' / 'metadata').read_text())['id']}"} == {

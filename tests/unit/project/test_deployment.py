@@ -6,6 +6,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 from unittest.mock import Mock
@@ -192,11 +193,13 @@ def test_alerts_name_the_query_and_survive_its_end(monkeypatch: pytest.MonkeyPat
     listener.onQueryTerminated(Mock(id="id", exception=failed))
     listener.onQueryIdle(Mock(id="id"))
     listener.onQueryStarted(started)
-    listener.onQueryTerminated(Mock(id="id", exception=None))
+    threading.Timer(0.2, listener.onQueryTerminated, [Mock(id="id", exception="java.lang.Error: x\n\tat")]).start()
+    listener.wait_for_end(Mock(id="id"), seconds=60)
 
     assert [
         "query to-table, s disconnected: no connection to Pub/Sub (last error: none)",
         "query to-table failed: Subscription `s` does not exist.",
+        "query to-table failed: java.lang.Error: x",
     ] == told
 
 
