@@ -18,7 +18,7 @@ import sys
 import urllib.request
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -100,6 +100,9 @@ _LONGEST = (
 )
 
 
+_GRACE_SECONDS = 300.0  # for a teardown, which a loaded machine slows down
+
+
 def pytest_collection() -> None:
     """Import the tests without a look for garbage: a quarter of the time, and all of it stays."""
     gc.disable()
@@ -126,14 +129,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = dealt + others
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """End the process, with the place of each thread, if a test goes on for minutes after its time limit."""
+    _end_if_it_hangs(item)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_exception_interact(node: pytest.Item) -> None:
-    """Limit the teardown of a failed test: pytest and pytest-timeout have both just taken their limits away.
+    """Limit the teardown of a failed test: pytest and pytest-timeout have both just taken their limits away."""
+    _end_if_it_hangs(node)
 
-    Without one, a teardown that hangs is a run that never ends, and says nothing.
-    """
-    stderr = node.config.stash[fault_handler_stderr_fd_key]
-    faulthandler.dump_traceback_later(float(node.config.getini("timeout")), file=stderr, exit=True)
+
+def _end_if_it_hangs(item: pytest.Item) -> None:
+    marker = item.get_closest_marker("timeout")
+    limit = float(marker.args[0] if marker else item.config.getini("timeout"))
+    stderr = item.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(limit + _GRACE_SECONDS, file=stderr, exit=True)
 
 
 @pytest.fixture(autouse=True)
