@@ -131,7 +131,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """End the process, with the place of each thread, if a test goes on for minutes after its time limit."""
+    """Print the stack of each thread and end the process if a test exceeds its time limit by minutes."""
     _end_if_it_hangs(item)
     try:
         return (yield)
