@@ -27,7 +27,7 @@ demo: java $(READY)  ## 336,776 flights into Pub/Sub and out again, proven compl
 
 test: lint java $(NODE)  ## linter, type checker, import contracts, tests
 	$(BIN)/python -m tests.spark.classes
-	$(BIN)/pytest -n 4 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal
 
 test-long: java browser $(READY) $(NODE)  ## what takes long: clusters, kills, docs, the page; the oldest Spark
 	$(BIN)/python -m tests.spark.classes
