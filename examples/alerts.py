@@ -87,8 +87,9 @@ class PubSubListener(StreamingQueryListener):
         query = str(event.id)
         if event.exception is not None:
             self._alert(f"query {self._names.get(query, query)} failed: {message_of(event.exception)}")
-        for of_queries in (self._problems, self._before, self._names):
-            of_queries.pop(query, None)
+        self._problems.pop(query, None)
+        self._before.pop(query, None)
+        self._names.pop(query, None)  # last: `wait_for_end` waits for it
 
     def wait_for_end(self, query: StreamingQuery, seconds: float = 10) -> None:
         """Wait until the end of a query was reported, which is a moment after `awaitTermination` has returned."""

@@ -193,6 +193,8 @@ def test_alerts_name_the_query_and_survive_its_end(monkeypatch: pytest.MonkeyPat
     listener.onQueryTerminated(Mock(id="id", exception=failed))
     listener.onQueryIdle(Mock(id="id"))
     listener.onQueryStarted(started)
+    listener.onQueryTerminated(Mock(id="id", exception=None))
+    listener.onQueryStarted(started)
     threading.Timer(0.2, listener.onQueryTerminated, [Mock(id="id", exception="java.lang.Error: x\n\tat")]).start()
     listener.wait_for_end(Mock(id="id"), seconds=60)
 
