@@ -39,7 +39,8 @@ def _delivered_by_itself(record: Record, repeat: Repeat) -> bool:
 
 
 def _was_slow(record: Record, repeat: Repeat) -> bool:
-    return any(repeat.first <= at <= repeat.again for at, _ in record.notes["response slow"])  # it holds up others
+    slow = (*record.notes["response slow"], *record.notes["held back"])  # a slow one holds up others
+    return any(repeat.first <= at <= repeat.again for at, _ in slow)
 
 
 def _was_late(record: Record, repeat: Repeat) -> bool:

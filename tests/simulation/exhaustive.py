@@ -8,6 +8,7 @@ pulling task is suspended at any point and for each duration. Threads run as soo
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from pubsub_spark.emulator.state.settings import Settings
 from pubsub_spark.options import ReadOptions
@@ -21,17 +22,18 @@ from tests.simulation.service import SUBSCRIPTION
 from tests.simulation.spark import AVAILABLE_NOW, ONCE, PROCESSING_TIME, Application, Query
 from tests.simulation.world import Setup, World
 
+_SINK_SECONDS = 30.0  # of a batch after the crash
 _LATE_SECONDS = (20.0, 700.0)  # while the batch is being evaluated again, and after its leases
 _TRIGGERS = ((PROCESSING_TIME, True), (AVAILABLE_NOW, True), (AVAILABLE_NOW, False), (ONCE, True))
 _LEASES_SECONDS = 700.0
 
 
-def run(limit: int | None = None) -> runner.Summary:
-    """Run all of them, or `limit`, up to the first that breaks an invariant."""
+def run() -> runner.Summary:
+    """Run all of them, up to the first that breaks an invariant."""
     summary = runner.Summary()
     choices = Enumerated()
     more = True
-    while more and not summary.failures and (limit is None or summary.histories < limit):
+    while more and not summary.failures:
         outcome = _run_one(choices)
         summary.add(outcome)
         if outcome.violation is not None:
@@ -73,7 +75,7 @@ def _operate(world: World, query: Query, choices: Enumerated) -> None:
     application.driver.on_operation = None
     for _ in range(SINGLE_BATCH_RUNS if query.is_asked_once else 2):
         if not world.is_delivered:
-            world.run_quietly(world.start(query))
+            world.run_quietly(world.start(replace(query, sink_seconds=_SINK_SECONDS)))
             world.wait(_LEASES_SECONDS)
     world.check_end()
     checkers.check_repeats(world.record)

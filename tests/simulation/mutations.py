@@ -307,10 +307,10 @@ MUTATIONS: list[Mutation] = [
 def caught(mutation: Mutation, histories: int = HISTORIES, first: int = 1) -> tuple[int, Violation] | None:
     """Return after how many histories a mutation was caught and by what, or None if it was not."""
     with mutation.patch():
-        small = exhaustive.run(limit=300)
+        small = exhaustive.run()
         if small.failures:
             return small.histories, Violation("small", small.failures[0].splitlines()[0])
-        for seed in range(first, first + histories):
+        for seed in range(first, first + histories - small.histories):
             violation = history.run(Plan(seed)).violation
             if violation is not None:
                 return small.histories + seed - first + 1, violation

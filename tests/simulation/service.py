@@ -93,6 +93,11 @@ class Stream:
         self.silent = False
         self._arrives = 0.0  # when the last response arrives: none overtakes another
 
+    @property
+    def has_room(self) -> bool:
+        """Whether flow control lets more messages come."""
+        return self._consumer is None or self._consumer.has_room
+
     def request(self, raw: bytes) -> None:
         """Apply a request. The first opens the stream."""
         service = self._service
@@ -317,6 +322,8 @@ class Service:
         if not self.settings.exactly_once and numbers and self.faults.hits("ack forgotten"):
             forgotten = [self.leased[number] for number in numbers]
             self.record.note("ack forgotten", forgotten)
+            if not all(stream.has_room for stream in self.streams):
+                self.record.note("held back")  # the others, until these leases end
             self.record.tell("service", "forgets the acks of %s messages", len(forgotten))
             return []
         refused = self.broker.ack(subscription, numbers, self.now)

@@ -78,6 +78,7 @@ class Query:
     """The user's query. passes_start: whether Spark is 4.2 or later.
 
     buffered: how many messages the driver stream buffers, so that a few messages make a backlog for tasks to pull.
+    sink_seconds: that each batch waits for its sink.
     """
 
     options: ReadOptions
@@ -88,6 +89,7 @@ class Query:
     buffered: int = 1000
     interval: float = 0.0  # seconds between two triggers
     fails_on_data_loss: bool = True
+    sink_seconds: float = 0.0
 
     @property
     def runs_on(self) -> bool:
@@ -251,6 +253,8 @@ class Application:
             self.progress_at = self.hub.now
         if faults.hits("sink fails"):
             raise BatchFailedError("the sink has failed before it wrote")
+        if self.query.sink_seconds:
+            self._runtime.sleep(self.query.sink_seconds)
         if self.hub.chooser.chance(0.1):
             self._runtime.sleep(self.hub.chooser.seconds(1, 120))
         self._write()
