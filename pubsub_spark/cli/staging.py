@@ -66,12 +66,15 @@ def clean(
     location: _Location = None,
     stream: Annotated[list[str] | None, typer.Option(metavar="ID", help="Remove this stream. May be repeated.")] = None,
     older_than: Annotated[
-        float | None, typer.Option(min=0, metavar="DAYS", help="Remove streams that are unchanged for this many days.")
+        float | None, typer.Option(min=0, metavar="DAYS", help="Remove streams unchanged for so long, used or not.")
     ] = None,
     credentials_file: CredentialsFile = None,
     as_json: Json = False,
 ) -> None:
-    """Remove the files of streams that are gone. Pub/Sub redelivers the messages that they had not acknowledged."""
+    """Remove the files of streams whose queries are gone. Pub/Sub redelivers the messages that were not acknowledged.
+
+    A query that runs, or starts again later, cannot repeat a batch whose files are removed.
+    """
     import datetime
 
     if not stream and older_than is None:

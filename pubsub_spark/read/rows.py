@@ -143,7 +143,7 @@ class Rows:
             raise DataError(
                 f"Message `{messages.column('message_id')[first]}` of `{self.options.subscription}` cannot be decoded: "
                 f"{errors[first]}. Use mode=PERMISSIVE to get such messages with a null `value`, or mode=DROPMALFORMED "
-                "to leave them out."
+                "to leave them out, and deadLetterTopic to keep their payloads."
             )
         topic = self.options.dead_letter
         if topic is not None:
