@@ -141,6 +141,7 @@ def test_each_kind_of_credentials(client: Client, rig: Rig, kind: str):
     "code",
     [grpc.StatusCode.UNAUTHENTICATED, pytest.param(grpc.StatusCode.UNAVAILABLE, marks=pytest.mark.production)],
 )
+@pytest.mark.long
 def test_stream_that_ends_with_its_token(client: Client, rig: Rig, code: grpc.StatusCode):
     """It is opened again with a new token, each time. No message is repeated."""
     rig.use(rig.external_account())
