@@ -77,6 +77,7 @@ class Record:
     staged: dict[Batch, list[Staged]] = field(default_factory=lambda: defaultdict(list))
     counted: dict[Batch, float] = field(default_factory=dict)  # when a driver has listed a batch after its commit
     unstaged: set[Batch] = field(default_factory=set)  # whose staged files something else has removed or cut short
+    unmarked: set[Batch] = field(default_factory=set)  # that have lost a sign that a part was yielded
     schemas_lost: bool = False  # so that values may differ, with a WARNING
     notes: dict[str, list[tuple[float, Any]]] = field(default_factory=lambda: defaultdict(list))  # faults, by kind
     timeline: list[tuple[float, str, str, tuple[Any, ...]]] = field(default_factory=list)
@@ -177,6 +178,16 @@ class Record:
                 + (" with other values" if before == after else ""),
             )
 
+    def compare(self, batch: Batch, before: dict[int, Rows], after: dict[int, Rows]) -> None:
+        """Check that an action of a run has the rows of the one before it on the same batch, whatever was removed.
+
+        Not if the sign was removed that a part was yielded.
+        """
+        for partition in before.keys() & after.keys():
+            ids = [[row[0] for row in rows[partition]] for rows in (before, after)]
+            if ids[0] != ids[1] and batch not in self.unmarked:
+                self.violate("I2", f"an action on batch {batch[1]} has the rows {short(ids[1])} after {short(ids[0])}")
+
     def commit(self, commit: Commit, has_all: bool) -> None:
         """Record that Spark has written a batch to its commit log.
 
@@ -190,6 +201,7 @@ class Record:
             if lost:
                 self.violate("I2", f"batch {commit.batch[1]} is committed without its rows {short(sorted(lost))}")
         self.commits.append(commit)
+        self.counted.pop(commit.batch, None)  # it is not of an earlier commit, which a rollback undid
         for partition in commit.rows.values():
             for message_id, _ in partition:
                 self.committed[message_id].append((self.hub.now, commit))

@@ -209,6 +209,7 @@ class Service:
         self.leased: dict[int, str] = {}  # message ids by lease
         self.down_until = self.silent_until = self.quota_until = 0.0  # virtual time
         self._tick_at = math.inf
+        self._dead = 0  # messages in the dead-letter subscription
 
     @property
     def now(self) -> float:
@@ -231,6 +232,7 @@ class Service:
 
     def changed(self) -> None:
         """Wake the streams that have something to send, and come back when a lease expires."""
+        self._note_dead()
         broker = self.broker
         while broker.ready_consumers:
             stream = broker.ready_consumers.pop().condition
@@ -244,17 +246,13 @@ class Service:
 
     def _tick(self) -> None:
         self._tick_at = math.inf
-        before = self._dead()
         self.broker.tick(self.now)
-        self._note_dead(before)
         self.changed()
 
-    def _dead(self) -> int:
-        return self.broker.subscriptions[DEAD_SUBSCRIPTION].backlog
-
-    def _note_dead(self, before: int) -> None:
+    def _note_dead(self) -> None:
         """Record the messages that went to the dead-letter topic, which need not be delivered any more."""
-        if self._dead() > before:
+        before, self._dead = self._dead, self.broker.subscriptions[DEAD_SUBSCRIPTION].backlog
+        if self._dead > before:
             left = {each for part in self.subscription.unacked(self.now) for each in part_ids(part)}
             for message in self.record.messages.values():
                 if message.id not in left and not self.record.acked[message.id] and not message.ended:
@@ -310,9 +308,7 @@ class Service:
             reason = self.chooser.pick(("TRANSIENT_FAILURE_OTHER", "PERMANENT_FAILURE_OTHER"))
             failed = {ids.text(number): reason for number in numbers[:: self.chooser.pick((1, 2))]}
             numbers = [number for number in numbers if ids.text(number) not in failed]
-        before = self._dead()
         refused = apply(subscription, numbers, by)
-        self._note_dead(before)
         self.changed()
         if self.settings.exactly_once:
             failed |= {ids.text(number): "PERMANENT_FAILURE_INVALID_ACK_ID" for number in refused}

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 4  # of a task, as spark.task.maxFailures
 _SLOTS = 2  # tasks that run at once
+_RACES = {"speculation", "partial action"}  # faults by which two attempts may stage a part after its file was removed
 _FIRST_IDLE_SECONDS, _MAX_IDLE_SECONDS = 0.1, 20.0  # between two idle triggers, in Spark 10 ms
 
 PROCESSING_TIME, AVAILABLE_NOW, ONCE = "processingTime", "availableNow", "once"
@@ -246,10 +247,15 @@ class Application:
         rows: dict[int, Rows] = {}  # of the partitions that an action has read
         is_whole = number not in self.sink.written  # whether the actions of this run have written all partitions
         for _ in range(self.hub.chooser.pick((1, 1, 1, 2))):  # actions of foreachBatch
+            if rows and faults.hits("file removed"):  # rarely at this moment otherwise
+                self._store.remove_one(f"/{end.stream}/{end.batch}/")
             partitions = driver.partitions(start, end)
             is_partial = faults.hits("partial action")
             is_whole = is_whole and not is_partial
-            rows |= self._evaluate(partitions, (end.stream, end.batch), is_partial)
+            read = self._evaluate(partitions, (end.stream, end.batch), is_partial)
+            if not faults.rates.keys() & _RACES:
+                self._record.compare((end.stream, end.batch), rows, read)
+            rows |= read
             self.progress_at = self.hub.now
         if faults.hits("sink fails"):
             raise BatchFailedError("the sink has failed before it wrote")

@@ -88,6 +88,11 @@ class SimStore:
         self._lost(path)
         self._record.tell("cleaner", "removes %s", path)
 
+    def remove_one(self, folder: str) -> None:
+        """Remove a file of a folder, if there is one."""
+        if paths := sorted(path for path in self.files if folder in path):
+            self.remove(self._hub.chooser.pick(paths))
+
     def _lost(self, path: str) -> None:
         """Record that a file is gone or cut short without a deletion. Paths end in `stream/batch/file`."""
         self._record.note("file removed", path)
@@ -95,7 +100,10 @@ class SimStore:
         if len(folders) > 2 and folders[-2] == "schemas":
             self._record.schemas_lost = True
         if len(folders) > 2 and folders[-2].isdigit():
-            self._record.unstaged.add((folders[-3], int(folders[-2])))
+            batch = folders[-3], int(folders[-2])
+            self._record.unstaged.add(batch)
+            if folders[-1].startswith("given-"):
+                self._record.unmarked.add(batch)
 
     def lose_power(self) -> None:
         """Cut short the files that are being written."""
