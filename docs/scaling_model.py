@@ -174,7 +174,7 @@ def costs() -> str:
         "streams",
         "`maxBytesPerTrigger`",
         "writes/s",
-        "of a folder's first limit (GCS, S3)",
+        "share of a folder's initial write limit (GCS, S3)",
         "dollars per TB",
     )
     return _table(head, rows)

@@ -77,23 +77,23 @@ class ReadOptions(ServiceOptions):
         "integer",
         None,
         "StreamingPulls of a task. The service sends 10 MB/s at most on each.",
-        shown="1, or 64 after a pull at that limit",
+        shown="1, or 64 after a pull at 10 MB/s a stream",
         low=1,
         high=64,
     )
     max_messages_per_trigger: int = declare(
-        "maxMessagesPerTrigger", "integer", 1_000_000, "Most messages in a micro-batch.", low=1
+        "maxMessagesPerTrigger", "integer", 1_000_000, "Maximum number of messages in a micro-batch.", low=1
     )
     max_bytes_per_trigger: int = declare(
         "maxBytesPerTrigger",
         "size",
         256 * 2**20,
-        "Most bytes in a micro-batch (soft: responses on their way may exceed it).",
+        "Maximum number of bytes in a micro-batch (soft: responses on their way may exceed it).",
         shown="256m",
         low=1,
     )
     max_records_per_fetch: int | None = declare(
-        "maxRecordsPerFetch", "integer", None, "Most messages that one task pulls for a micro-batch.", low=1
+        "maxRecordsPerFetch", "integer", None, "Maximum number of messages per task and micro-batch.", low=1
     )
     max_fetch_period: float = declare(
         "maxFetchPeriod",
@@ -151,13 +151,13 @@ class ReadOptions(ServiceOptions):
         "startingTimestamp",
         "timestamp",
         None,
-        "Seek the subscription here when a checkpoint starts for the first time.",
+        "Seek the subscription to this time at the first start of a checkpoint.",
     )
     starting_snapshot: str | None = declare(
         "startingSnapshot",
         "string",
         None,
-        "Seek the subscription to this snapshot when a checkpoint starts for the first time.",
+        "Seek the subscription to this snapshot at the first start of a checkpoint.",
     )
     delete_subscription_on_stream_stop: bool = declare(
         "deleteSubscriptionOnStreamStop", "boolean", False, "Delete the subscription when the query stops cleanly."
@@ -315,10 +315,10 @@ class WriteOptions(ServiceOptions):
         "ignoreExtraColumns", "boolean", False, "Leave out columns that the topic's schema does not have."
     )
     max_batch_messages: int = declare(
-        "maxBatchMessages", "integer", 1000, "Most messages in a publish request.", low=1, high=1000
+        "maxBatchMessages", "integer", 1000, "Maximum number of messages in a publish request.", low=1, high=1000
     )
     max_batch_bytes: int = declare(
-        "maxBatchBytes", "size", 1_000_000, "Most bytes in a publish request.", low=1, high=10_000_000
+        "maxBatchBytes", "size", 1_000_000, "Maximum number of bytes in a publish request.", low=1, high=10_000_000
     )
     max_outstanding_requests: int = declare(
         "maxOutstandingRequests",

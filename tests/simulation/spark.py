@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 4  # of a task, as spark.task.maxFailures
 _SLOTS = 2  # tasks that run at once
-_RACES = {"speculation", "partial action"}  # faults by which two attempts may stage a part after its file was removed
+_RACES = {"speculation", "partial action"}  # with these two attempts may stage a part whose file was removed
 _FIRST_IDLE_SECONDS, _MAX_IDLE_SECONDS = 0.1, 20.0  # between two idle triggers, in Spark 10 ms
 
 PROCESSING_TIME, AVAILABLE_NOW, ONCE = "processingTime", "availableNow", "once"
