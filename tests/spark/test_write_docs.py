@@ -46,11 +46,11 @@ def test_every_block_runs(spark: SparkSession, emulator: Emulator):
 @pytest.mark.long
 def test_dead_letters_are_redriven_by_a_job(spark: SparkSession, emulator: Emulator, tmp_path: Path):
     """The job of docs/dead-letters.md publishes repaired messages, and keeps those that were cut in a table."""
-    for name in ("flights", "dead-letters"):
+    for name in ("events", "dead-letters"):
         emulator.create_topic(f"{PROJECT}/topics/{name}")
         emulator.create_subscription(f"{PROJECT}/subscriptions/{name}-in", f"{PROJECT}/topics/{name}")
     of_connector = {"pubsub_spark_error": "no JSON", "pubsub_spark_data_bytes": "12", "pubsub_spark_ordering_key": "AA"}
-    of_pubsub = {"CloudPubSubDeadLetterSourceSubscription": "flights-in"}
+    of_pubsub = {"CloudPubSubDeadLetterSourceSubscription": "events-in"}
     emulator.publish(
         f"{PROJECT}/topics/dead-letters",
         {"data": b'{"delay":NaN}', "attributes": {"k": "v"} | of_connector},
@@ -65,7 +65,7 @@ def test_dead_letters_are_redriven_by_a_job(spark: SparkSession, emulator: Emula
     exec(compile(block.replace("/tmp/dead-letters", str(tmp_path)), "docs/dead-letters.md", "exec"), names)
     names["query"].awaitTermination()
 
-    redriven = emulator.messages(f"{PROJECT}/subscriptions/flights-in")
+    redriven = emulator.messages(f"{PROJECT}/subscriptions/events-in")
     assert [(b'{"delay":null}', {"k": "v"}, "AA"), (b"{}", {}, "UA")] == sorted(
         (message.data, message.attributes, message.ordering_key) for message in redriven
     )
