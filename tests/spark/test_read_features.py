@@ -28,7 +28,6 @@ from tests.spark.scenario import (
     Start,
     Stop,
     Until,
-    needs_available_now,
     needs_metrics,
 )
 
@@ -246,7 +245,6 @@ def test_metrics_of_a_scheduled_run_are_in_a_file(scenario: Scenario, tmp_path: 
     assert f'pubsub_spark_messages_total{{subscription="{scenario.names.subscription}"}} 2\n' in file.read_text()
 
 
-@needs_available_now
 def test_trigger_once(scenario: Scenario):
     """A `once` query waits for a message and reads one batch. The next start acknowledges it and reads another."""
     once = {"once": True}
