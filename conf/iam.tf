@@ -59,7 +59,7 @@ resource "google_pubsub_subscription_iam_member" "undelivered" {
   member       = local.pubsub_agent
 }
 
-# `stagingLocation`: list, read, create and delete objects.
+# `stagingLocation`, `metricsLocation`, checkpoint and table: list, read, create and delete objects.
 resource "google_storage_bucket_iam_member" "stage" {
   bucket = "my-bucket"
   role   = "roles/storage.objectUser"

@@ -1,7 +1,7 @@
 """A job: a subscription into a Delta table, each message once, with dead letters, alerts and metrics. Copy it.
 
     spark-submit --py-files alerts.py job.py --subscription projects/my-project/subscriptions/flights-to-lake \
-        --table gs://my-bucket/flights --checkpoint gs://my-bucket/checkpoint --staging gs://my-bucket/staging \
+        --table gs://my-bucket/flights --checkpoint gs://my-bucket/checkpoint --staging gs://my-staging-bucket/staging \
         --dead-letters projects/my-project/topics/dead-letters --metrics gs://my-bucket/metrics --trigger "10 seconds"
 
 Each message whose payload can be decoded is one row of the table, however often the job is killed and started again

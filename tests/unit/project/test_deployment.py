@@ -56,7 +56,8 @@ def test_docker_is_sent_what_it_copies():
 
 def test_terraform_grants_what_the_page_lists():
     """Each right of docs/clusters.md is a resource of conf/iam.tf, and nothing else is granted."""
-    members = {"the query": "member", "Pub/Sub's agent": "pubsub_agent", "Cloud Storage's agent": "storage_agent"}
+    members = dict.fromkeys(("the query", "the caller"), "member")
+    members |= {"Pub/Sub's agent": "pubsub_agent", "Cloud Storage's agent": "storage_agent"}
     kinds = {"subscription": "pubsub_subscription", "topic": "pubsub_topic", "project": "project"}
     kinds |= {"bucket": "storage_bucket", "key": "kms_crypto_key"}
     page = (ROOT / "docs" / "clusters.md").read_text()
