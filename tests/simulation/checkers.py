@@ -128,8 +128,8 @@ def _check_partitions(record: Record) -> None:
         partitions: dict[str, int] = {}
         for index, partition in commit.rows.items():
             for message_id, _ in partition:
-                key = record.messages[message_id].key
-                is_repeat = key in repeated_keys and record.committed[message_id][0][1] is not commit
+                key, known = record.messages[message_id].key, record.committed[message_id]  # none after a rollback
+                is_repeat = key in repeated_keys and bool(known) and known[0][1] is not commit
                 if key and not is_repeat and partitions.setdefault(key, index) != index:
                     if key in repeated_keys and _looked_too_early(record.staged[commit.batch]):
                         continue
