@@ -16,6 +16,7 @@ from ..staging.ids import digests, is_in, message_ids
 from ..staging.part import Footer
 from ..task.partitions import DriverPartition, Partition, PullPartition, replay_partitions
 from .in_doubt_files import write_in_doubt
+from .ledger import UNSETTLED
 from .planner import Budget, Planner
 from .run import Run
 
@@ -112,7 +113,8 @@ def doubt_ids(run: Run) -> None:
             continue
         ids = message_ids(receipts)
         with run.changed:
-            run.ledger.doubt(part, ids, run.now())
+            if part.state in UNSETTLED:  # else its file may be deleted, and staged again by a late attempt
+                run.ledger.doubt(part, ids, run.now())
 
 
 def drop_redelivered(run: Run) -> None:

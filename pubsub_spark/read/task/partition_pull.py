@@ -144,7 +144,10 @@ class PartitionPull:
         staging = self.partition.staging
         batch, siblings = self.partition.batch, staging.parts(self.partition.batch).items()
         of_batch = _ids_of_parts(staging, [(batch, n, length) for n, length in siblings if n != self.partition.part])
-        committed = _ids_of_parts(staging, self.partition.committed)
+        parts = [(part, _ids_of_parts(staging, [part])) for part in self.partition.committed]
+        # After them: a deleted part may have been staged again by a late attempt.
+        deleted = staging.last_acknowledged() if parts else 0
+        committed = [ids for (number, _, _), sets in parts if number > deleted for ids in sets]
         # Last: ids are written here before their parts are deleted.
         committed += _ids_in_doubt(staging)
         kept = [self._without(received, committed, of_batch) for received in self._kept]

@@ -172,6 +172,25 @@ def test_ids_of_a_part_that_is_gone_are_not_in_doubt(running: Running):
     assert running.are_in_doubt()
 
 
+def test_part_that_is_settled_while_it_is_read_has_no_ids_in_doubt(running: Running):
+    """It may be deleted meanwhile, and staged again by a late attempt, with messages that were never rows."""
+    running.stage(1, 0, "a")
+    running.commit(1)
+    running.advance(STREAM_LEASE_SECONDS)
+
+    def settle(*_: str) -> None:
+        running.before = lambda *_: None
+        part = running.ledger.take_acks(running.runtime.now)
+        assert part is not None
+        running.ledger.settle(part)
+        running.staging.delete("1/")
+        running.staging.create("1/part-0", service.part(["b"]))
+
+    running.before = settle
+    doubt_ids(running.run)
+    assert running.are_in_doubt()
+
+
 def test_store_that_fails_plans_no_batch(running: Running):
     """A batch that does not exclude messages that may be delivered again could repeat rows."""
     running.stage(1, 0, "a")

@@ -168,6 +168,16 @@ def test_part_that_was_staged_after_its_commit_has_no_rows(staging: Staging):
     assert [["ack-committed"]] == service.acked
 
 
+def test_part_that_was_staged_again_after_its_deletion_has_no_rows(staging: Staging):
+    """A late attempt stages other messages in the place of a part that was committed, acknowledged and deleted."""
+    staging.create(part_path(BATCH - 1, 1), part(["late"]))
+    staging.delete_acknowledged([], BATCH - 1)
+    service = Service(scripts=[[response(["late"])]])
+
+    assert ["late"] == pulled(staging, service, deadline=LATE, committed=[1])[0]
+    assert [] == service.acked
+
+
 @pytest.mark.parametrize("damage", [None, b""])
 def test_committed_part_that_cannot_be_read_stops_no_pull(staging: Staging, tmp_path: Path, damage: bytes | None):
     """The part is settled and deleted, or lost: then its messages are rows again, as the ack worker reports."""
