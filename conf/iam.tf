@@ -59,11 +59,12 @@ resource "google_pubsub_subscription_iam_member" "undelivered" {
   member       = local.pubsub_agent
 }
 
-# `stagingLocation`, `metricsLocation`, checkpoint and table: list, read, create and delete objects.
+# `stagingLocation` in a bucket of its own, and `metricsLocation`, checkpoint and table: list, read, create and delete objects.
 resource "google_storage_bucket_iam_member" "stage" {
-  bucket = "my-bucket"
-  role   = "roles/storage.objectUser"
-  member = local.member
+  for_each = toset(["my-staging-bucket", "my-bucket"])
+  bucket   = each.value
+  role     = "roles/storage.objectUser"
+  member   = local.member
 }
 
 # `pubsub-spark backlog`, and alerts on the age of the backlog: metrics of Cloud Monitoring.

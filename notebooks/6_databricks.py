@@ -57,7 +57,7 @@ from databricks.sdk.runtime import dbutils
 options = {
     "projectId": "my-project",
     "credentials": dbutils.secrets.get("pubsub", "service-account.json"),
-    "stagingLocation": "gs://my-bucket/staging",  # reached by all executors. A volume may lack create-only writes
+    "stagingLocation": "gs://my-staging-bucket/staging",  # reached by all executors. A volume may lack create-only writes
 }
 
 # COMMAND ----------
@@ -98,7 +98,7 @@ query.awaitTermination()
 # MAGIC         spark.readStream.format("pubsub_spark")
 # MAGIC         .option("projectId", "my-project")
 # MAGIC         .option("subscriptionId", "flights")
-# MAGIC         .option("stagingLocation", "gs://my-bucket/staging")
+# MAGIC         .option("stagingLocation", "gs://my-staging-bucket/staging")
 # MAGIC         .load()
 # MAGIC     )
 # MAGIC ```

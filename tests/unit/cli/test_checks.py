@@ -105,6 +105,15 @@ def test_permissions_follow_the_options():
     ] == [(each.name, each.permission) for each in checks.needed(read, write)]
 
 
+def test_no_permission_on_the_subscription_if_the_topic_is_named():
+    """With `topicId` the subscription is not asked for its topic."""
+    read = ReadOptions(subscription_id=SUB, topic_id=TOPIC, decode="topic")
+
+    assert [(SUB, "pubsub.subscriptions.consume"), (TOPIC, "pubsub.topics.get")] == [
+        (each.name, each.permission) for each in checks.needed(read, None)
+    ]
+
+
 def test_permissions_on_a_schema_and_a_snapshot():
     """A named schema must be readable. A schema passed as text need not. A snapshot is for a seek."""
     named = ReadOptions(subscription_id=SUB, decode="topic", schema="record", project="p", starting_snapshot="before")
