@@ -265,10 +265,10 @@ def needed(read: ReadOptions | None, write: WriteOptions | None) -> list[Permiss
         if read.decode == "topic" and read.schema is not None and read.schema_definition is None:
             schema = names.full(read.schema, read.project, "schemas")
             permissions.append(Permission("schemas", schema, "pubsub.schemas.get", "viewer"))
-        if read.decode == "topic" and read.schema is None and read.topic is None:
-            permissions.append(Permission("subscriptions", read.subscription, "pubsub.subscriptions.get", "viewer"))
-        if read.topic is not None and read.decode == "topic":
+        if read.decode == "topic" and read.topic is not None:
             permissions.append(Permission("topics", read.topic, "pubsub.topics.get", "viewer"))
+        elif read.decode == "topic" and read.schema is None:
+            permissions.append(Permission("subscriptions", read.subscription, "pubsub.subscriptions.get", "viewer"))
         if read.dead_letter is not None:
             permissions.append(Permission("topics", read.dead_letter, "pubsub.topics.publish", "publisher"))
         if read.starting_snapshot is not None:

@@ -11,8 +11,9 @@
 
 Until its deadline a plan is complete: no lease of a message that it does not exclude can have ended. Later the driver
 may know of more redeliveries, so the task reads the parts that were committed and not settled when it was planned.
-(Others of earlier batches were staged after the commit: their messages were never rows.) A redelivery that could not be
-acknowledged at once is acknowledged with its batch.
+(Others of earlier batches were staged after the commit: their messages were never rows. That may also be true of a part
+whose batch is deleted by now: a late attempt may have staged it again.) A redelivery that could not be acknowledged at
+once is acknowledged with its batch.
 """
 
 from __future__ import annotations
