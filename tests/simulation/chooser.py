@@ -50,10 +50,10 @@ class Seeded:
 
 
 class Fixed:
-    """The first alternative each time, without chance: for decisions that an enumeration does not vary."""
+    """The first alternative each time, and no chance but a certain one: for decisions that are not varied."""
 
     def chance(self, probability: float) -> bool:
-        return False
+        return probability >= 1
 
     def below(self, count: int) -> int:
         return 0

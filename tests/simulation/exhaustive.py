@@ -3,6 +3,8 @@
 Enumerated are the protocol, the trigger and two faults. The driver is killed at any point: each call of the store and
 the service, each message that arrives, each write of Spark's logs and of the sink, or never. The first attempt of a
 pulling task is suspended at any point and for each duration. Threads run as soon as they can, and nothing else fails.
+
+A second enumeration has no crash: the late attempt stages its part between the commit of its batch and the deletion.
 """
 
 from __future__ import annotations
@@ -26,41 +28,48 @@ _SINK_SECONDS = 30.0  # of a batch after the crash
 _LATE_SECONDS = (20.0, 700.0)  # while the batch is being evaluated again, and after its leases
 _TRIGGERS = ((PROCESSING_TIME, True), (AVAILABLE_NOW, True), (AVAILABLE_NOW, False), (ONCE, True))
 _LEASES_SECONDS = 700.0
+_PULL_SECONDS = 5.0  # of a task
+_LEASED_SECONDS = (40.0, 60.0)  # after which the lease ends of an attempt that has pulled at once, or late
 
 
 def run() -> runner.Summary:
     """Run all of them, up to the first that breaks an invariant."""
     summary = runner.Summary()
-    choices = Enumerated()
-    more = True
-    while more and not summary.failures:
-        outcome = _run_one(choices)
-        summary.add(outcome)
-        if outcome.violation is not None:
-            lines = [f"decisions {choices.decisions} break {outcome.violation}", *outcome.record.lines()]
-            summary.failures.append("\n".join(lines))
-        more = choices.advance()
+    for operate in (_crash, _leave_an_attempt):
+        choices = Enumerated()
+        more = True
+        while more and not summary.failures:
+            outcome = _run_one(operate, choices)
+            summary.add(outcome)
+            if outcome.violation is not None:
+                lines = [f"decisions {choices.decisions} break {outcome.violation}", *outcome.record.lines()]
+                summary.failures.append("\n".join(lines))
+            more = choices.advance()
     return summary
 
 
-def _run_one(choices: Enumerated) -> Outcome:
+def _run_one(operate: Callable[[World, Enumerated], None], choices: Enumerated) -> Outcome:
     fixed = Fixed()
-    world = World(fixed, Faults(fixed), Setup(Settings(ack_deadline=10)), is_fair=True)
-    trigger, passes_start = choices.pick(_TRIGGERS)
-    options = ReadOptions(
-        endpoint=ADDRESS,
-        subscription_id=SUBSCRIPTION,
-        max_messages_per_trigger=2,
-        idle_timeout=1.0,
-        max_fetch_period=1.0,
-    )
-    query = Query(options, trigger, passes_start, product.Budget(2, 10**6), fetch_partitions=1, buffered=1)
-    world.run(lambda: _operate(world, query, choices), seed=0)
+    world = World(fixed, Faults(fixed), Setup(Settings(ack_deadline=10, ordering=True)), is_fair=True)
+    world.run(lambda: operate(world, choices), seed=0)
     record = world.record
     return Outcome(Plan(0), record.violation, record, steps=world.hub.steps, runs=len(world.applications))
 
 
-def _operate(world: World, query: Query, choices: Enumerated) -> None:
+def _query(trigger: str, passes_start: bool, pull_seconds: float = 1.0) -> Query:
+    options = ReadOptions(
+        endpoint=ADDRESS,
+        subscription_id=SUBSCRIPTION,
+        max_messages_per_trigger=2,
+        idle_timeout=pull_seconds,
+        max_fetch_period=pull_seconds,
+    )
+    return Query(options, trigger, passes_start, product.Budget(2, 10**6), fetch_partitions=1, buffered=1)
+
+
+def _crash(world: World, choices: Enumerated) -> None:
+    """Kill the driver, and suspend the first attempt of a task."""
+    query = _query(*choices.pick(_TRIGGERS))
     world.publish(1)
     world.publish(1)
     application = world.start(query)
@@ -77,6 +86,31 @@ def _operate(world: World, query: Query, choices: Enumerated) -> None:
         if not world.is_delivered:
             world.run_quietly(world.start(replace(query, sink_seconds=_SINK_SECONDS)))
             world.wait(_LEASES_SECONDS)
+    _check(world)
+
+
+def _leave_an_attempt(world: World, choices: Enumerated) -> None:
+    """Commit a batch while an attempt of its task lives on, which is suspended.
+
+    The batch is deleted late. More messages make a task pull at the time when the lease of the attempt ends.
+    """
+    world.faults.rates["partial action"] = 1.0
+    world.store.delays["writes", "last-acknowledged"] = _LEASES_SECONDS
+    for key in "ab":
+        world.publish(1, key)
+    application = world.start(_query(PROCESSING_TIME, choices.pick((True, False)), _PULL_SECONDS))
+    application.on_attempt = lambda process: _make_late(application, process, choices)
+    world.wait(_LATE_SECONDS[0])
+    world.faults.are_on = False
+    world.store.delays.clear()
+    world.wait(choices.pick(_LEASED_SECONDS))
+    for key in "cde":
+        world.publish(1, key)
+    world.run_quietly(application)
+    _check(world)
+
+
+def _check(world: World) -> None:
     world.check_end()
     checkers.check_repeats(world.record)
 

@@ -335,7 +335,7 @@ class Application:
         for process in processes:
             if process in self.tasks:
                 operation = process.operations + 1 + chooser.below(10)
-                match chooser.pick(("killed", "suspended", "forgotten", "forgotten")):
+                match chooser.pick(("forgotten", "forgotten", "killed", "suspended")):
                     case "killed":
                         process.at[operation] = process.kill
                     case "suspended":

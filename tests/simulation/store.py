@@ -34,6 +34,7 @@ class SimStore:
         self.location, self.is_local = location, is_local
         self._hub, self._faults, self._record = hub, faults, record
         self.files: dict[str, bytes] = {}
+        self.delays: dict[tuple[str, str], float] = {}  # seconds that a call takes, by verb and name of the file
         self._writing: dict[int, tuple[str, bytes]] = {}  # writes that are not answered, by a number
         self._written = 0
         _stores[id(self)] = self
@@ -132,6 +133,7 @@ class SimStore:
             raise ProcessGone
         asked, slow = hub.now, faults.hits("store slow")
         seconds = hub.chooser.seconds(1, 200) if slow else hub.chooser.pick(_LATENCIES)
+        seconds = self.delays.get((verb, path.rpartition("/")[2]), seconds)
         refused = faults.hits("store refuses")
         lost = not refused and faults.hits("store answer lost")
         answer: list[Any] = []
