@@ -6,13 +6,14 @@ locals {
   subscription = "orders-spark" # of this project
   channels     = []             # names of google_monitoring_notification_channel
   alerts = {
-    "oldest_unacked_message_age" = { above = 900, text = "Messages have waited for 15 minutes: the query is behind or does not run." }
-    "dead_letter_message_count"  = { above = 0, text = "Pub/Sub's dead-letter policy has given up messages: `pubsub-spark dead-letters ls`." }
-    "expired_ack_deadlines_count" = { above = 1000, text = "Leases end before their acks: the query stands still, or its uplink is too slow." }
+    "oldest_unacked_message_age" = { above = 900, duration = "300s", text = "Messages have waited for 15 minutes: the query is behind or does not run." }
+    "dead_letter_message_count"  = { above = 0, duration = "0s", text = "Pub/Sub's dead-letter policy has given up messages: `pubsub-spark dead-letters ls`." }
+    "expired_ack_deadlines_count" = { above = 1000, duration = "300s", text = "Leases end before their acks: the query stands still, or its uplink is too slow." }
   }
 }
 
-# One policy for each metric. It alerts if the value is exceeded for five minutes.
+# One policy for each metric. It alerts if each minute's value is above the threshold for so long. A dead letter alerts at
+# once: it is counted in one minute only.
 resource "google_monitoring_alert_policy" "subscription" {
   for_each              = local.alerts
   display_name          = "Pub/Sub to Spark: ${each.key} of ${local.subscription}"
@@ -24,7 +25,7 @@ resource "google_monitoring_alert_policy" "subscription" {
       filter          = "resource.type = \"pubsub_subscription\" AND resource.labels.subscription_id = \"${local.subscription}\" AND metric.type = \"pubsub.googleapis.com/subscription/${each.key}\""
       comparison      = "COMPARISON_GT"
       threshold_value = each.value.above
-      duration        = "300s"
+      duration        = each.value.duration
       aggregations {
         alignment_period   = "60s"
         per_series_aligner = each.key == "oldest_unacked_message_age" ? "ALIGN_MAX" : "ALIGN_DELTA"

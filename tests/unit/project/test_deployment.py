@@ -224,13 +224,14 @@ def test_dashboard_shows_metrics_that_there_are(tmp_path: Path):
 
 
 def test_alert_policies_are_of_metrics_of_subscriptions():
-    """conf/alerts.tf is Terraform, and each of its policies has a threshold and a sentence."""
+    """conf/alerts.tf is Terraform, and each of its policies has a threshold, a duration and a sentence."""
     parsed = hcl2.loads((ROOT / "conf" / "alerts.tf").read_text())
     [local] = parsed["locals"]
     [policy] = [each for resource in parsed["resource"] for each in resource.values()]
 
     assert 3 == len(local["alerts"])
-    assert all({"above", "text"} <= {*alert} for alert in local["alerts"].values())
+    assert all({"above", "duration", "text"} == {*alert} for alert in local["alerts"].values())
+    assert "0s" in local["alerts"]['"dead_letter_message_count"']["duration"]  # one is counted in one minute only
     assert "pubsub.googleapis.com/subscription/" in json.dumps(policy)
 
 
