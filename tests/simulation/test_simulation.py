@@ -17,7 +17,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.history import Plan
 from tests.simulation.product import Budget
 from tests.simulation.service import SUBSCRIPTION
-from tests.simulation.spark import AVAILABLE_NOW, ONCE, Query
+from tests.simulation.spark import AVAILABLE_NOW, ONCE, PROCESSING_TIME, Query
 from tests.simulation.world import Setup, World
 
 _HISTORIES = int(os.environ.get("SIMULATION_HISTORIES", "10000"))
@@ -77,6 +77,38 @@ def test_many_restarts(trigger, passes_start, runs):
     [(files, volume), (files_later, volume_later)] = sizes
     assert files_later <= files + 2
     assert volume_later <= 2 * volume
+
+
+def test_message_of_a_killed_run_is_redelivered_after_a_back_off():
+    """The next run does not take the subscription for empty meanwhile, however quiet it is.
+
+    It is redelivered ten minutes after its first lease, because its ack was late, and again after the killed run.
+    """
+    chooser = Fixed()
+    settings = Settings(ack_deadline=10, min_backoff=600, max_backoff=600)
+    world = World(chooser, Faults(chooser), Setup(settings), is_fair=True)
+    options = ReadOptions(endpoint=ADDRESS, subscription_id=SUBSCRIPTION, idle_timeout=1.0)
+    query = Query(options, PROCESSING_TIME, True, Budget(1000, 10**6))
+
+    def operate() -> None:
+        world.service.quota_until = 92.0  # two seconds after the first lease
+        application = world.start(query)
+        world.wait(30.0)
+        world.publish(1)
+        world.wait(660.0005)
+        application.kill()
+        world.wait(1.0)
+        application = world.start(query)
+        world.wait(629.0)
+        world.publish(1)
+        world.run_quietly(application)
+        world.check_end()
+        checkers.check_repeats(world.record)
+
+    world.run(operate, seed=0)
+
+    assert world.record.violation is None
+    assert 3 <= sum("is sent" in what for _, _, what, _ in world.record.timeline)
 
 
 def test_a_seed_is_one_history():

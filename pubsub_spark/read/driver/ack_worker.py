@@ -108,12 +108,7 @@ class AckWorker:
         ]
         lost_ids = message_ids(lost)
         with run.changed:
-            run.ledger.redelivered_answered(
-                ids[:, ~is_in(ids, [IdSet(lost_ids)])],
-                lost_ids,
-                now,
-                max(redelivery.lease.end for redelivery in redelivered),
-            )
+            run.ledger.redelivered_answered(ids[:, ~is_in(ids, [IdSet(lost_ids)])], lost_ids, now)
             run.changed.notify_all()
 
     def _acknowledge(self, part: Part) -> None:

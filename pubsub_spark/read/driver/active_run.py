@@ -21,6 +21,7 @@ from ..staging.schemas import stage_reader
 from ..task.partitions import Partition, PullPartition
 from .ack_worker import AckWorker
 from .batches import doubt_ids, drop_redelivered, new_batch, readable_parts, replayed_batch
+from .in_doubt import MAX_BACKOFF_SECONDS
 from .in_doubt_files import write_in_doubt
 from .lease_extender import LeaseExtender
 from .metrics import batch_counts, health_metrics, unacked_metrics
@@ -62,7 +63,7 @@ class ActiveRun:
         self.extender = LeaseExtender(run, times.extensions)
         self._token_written = run.now()
         self._report_at = 0.0
-        self._tasks_lease_until = 0.0  # for messages that a task pulled and did not stage
+        self._tasks_lease_until = 0.0  # when messages are delivered that a task pulled and did not stage
         self._pulled_at: float | None = None  # when the last message came to a task of the last batch, in wall time
         self._is_held_back = False  # because too many batches wait for their acks
         self._are_acks_answered = True  # by the last flush
@@ -77,7 +78,8 @@ class ActiveRun:
             footers = [footer for _, footer in parts.values()]
             pulls = [footer for part, (_, footer) in parts.items() if part > 0]
             if any(isinstance(partition, PullPartition) for partition in self._planner.plans.get(number, ())):
-                self._tasks_lease_until = run.now() + pull_lease_seconds(self._options.max_fetch_period)
+                lease_seconds = pull_lease_seconds(self._options.max_fetch_period)
+                self._tasks_lease_until = run.now() + lease_seconds + MAX_BACKOFF_SECONDS
             self._pulled_at = max((min(pull.arrived, run.runtime.wall()) for pull in pulls), default=None)
             self._set_tasks(self._planner.record(number, pulls, self._triggers.drained_from))
             counts = self._count(number, footers)
@@ -199,8 +201,8 @@ class ActiveRun:
     def _record_drained(self, idle_seconds: float) -> None:
         """Record that nothing is left to deliver if no message came for some time, though it could have.
 
-        It could not if the stream is not served yet, or if this query, dead tasks or a dead run may hold leases. The
-        time is asked last: an ack in between would let messages come.
+        It could not if the stream is not served yet, or if messages of this query, of dead tasks or of a dead run will
+        be redelivered. The time is asked last: an ack in between would let messages come.
         """
         run, now = self.run, self.run.now()
         with run.changed:

@@ -30,7 +30,7 @@ Pure: no file, socket, thread, lock or clock. `now` is seconds on the driver's l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -152,8 +152,8 @@ class AckLedger:
         self._pull_lease = pull_lease
         self._batches: dict[int, Batch] = {}
         self._redelivered: list[Redelivered] = []
-        self._is_redelivery_sent = False
-        self.leased_until = 0.0  # when messages may be delivered that were not accepted, or were returned
+        self._sent: list[Redelivered] = []  # whose acks are not answered
+        self._leased_until = 0.0  # see `leased_until`
 
     # What happened
 
@@ -209,7 +209,7 @@ class AckLedger:
         """Record that the messages with these ids may be delivered again."""
         self.in_doubt.add(ids, part.batch, now)
         part.is_in_doubt = True
-        self.leased_until = max(self.leased_until, part.lease.end)
+        self._leased_until = max(self._leased_until, part.lease.end)
 
     def settle(self, part: Part) -> None:
         """Record that all acks of a part were answered. Ids whose ack may be lost are in doubt before."""
@@ -221,22 +221,18 @@ class AckLedger:
         self._redelivered.append(redelivered)
         self.redeliveries += redelivered.receipts.num_rows
 
-    def redelivered_answered(self, accepted: Digests, lost: Digests, now: float, leased_until: float = 0.0) -> None:
-        """Record the answers to the acks of `take_redelivered`: the ids accepted, and the others.
-
-        leased_until: the last end of a lease. The others are delivered again within the longest back-off after it, and
-        may hold back more messages until then.
-        """
-        self._is_redelivery_sent = False
+    def redelivered_answered(self, accepted: Digests, lost: Digests, now: float) -> None:
+        """Record the answers to the acks of `take_redelivered`: the ids accepted, and the others."""
         if lost.shape[1]:
-            self.leased_until = max(self.leased_until, leased_until + MAX_BACKOFF_SECONDS)
+            self._leased_until = max(self._leased_until, _delivered_again(self._sent))
+        self._sent = []
         self.in_doubt.accept(accepted)
         self.in_doubt.add(lost, self.last_commit, now)
 
     def returned(self, now: float) -> None:
         """Record that buffered messages are nacked. Those in doubt must be met again before their ids are forgotten."""
         if self.in_doubt.runs:
-            self.leased_until = max(self.leased_until, now + MAX_BACKOFF_SECONDS)
+            self._leased_until = max(self._leased_until, now + MAX_BACKOFF_SECONDS)
 
     def extended(self, part: Part, sent: float, answered: float, refused: bool | None) -> None:
         """Record an answered extension of a lease. refused: whether of any message, or None without an answer."""
@@ -284,9 +280,8 @@ class AckLedger:
 
     def take_redelivered(self) -> list[Redelivered]:
         """Return the redeliveries to acknowledge. `redelivered_answered` follows."""
-        taken, self._redelivered = self._redelivered, []
-        self._is_redelivery_sent = bool(taken)
-        return taken
+        self._sent, self._redelivered = self._redelivered, []
+        return self._sent
 
     def take_extension(self, now: float, in_memory: bool) -> Part | None:
         """Return a part whose lease is due. in_memory: one whose ack ids are, or are not, in memory."""
@@ -363,10 +358,14 @@ class AckLedger:
         """The committed batches that have files in the staging area."""
         return sorted(number for number, batch in self._batches.items() if batch.is_committed)
 
+    @property
+    def leased_until(self) -> float:
+        """Until when messages are redelivered that were returned or not accepted, or whose ack has no answer yet."""
+        return max(self._leased_until, _delivered_again([*self._redelivered, *self._sent]))
+
     def is_settled(self, now: float) -> bool:
         """Return whether no message is leased for this query, as far as the driver knows."""
-        is_sending = self._is_redelivery_sent or bool(self._redelivered)
-        return not (is_sending or self.uncommitted or self.unsettled) and self.leased_until <= now
+        return not (self._redelivered or self._sent or self.uncommitted or self.unsettled) and self.leased_until <= now
 
     @property
     def is_paused(self) -> bool:
@@ -375,7 +374,7 @@ class AckLedger:
 
     def is_finished(self, most: int, until: float) -> bool:
         """Return whether at most `most` committed batches are left, or no ack is due before `until`."""
-        is_sending = self._is_redelivery_sent or bool(self._redelivered)
+        is_sending = bool(self._redelivered or self._sent)
         if len(self.undeleted) <= most and not is_sending:
             return True
         is_due = any(part.state is not State.PAUSED or part.send_at <= until for part in self._unsettled())
@@ -407,3 +406,11 @@ class AckLedger:
     def _all(self) -> Iterator[Part]:
         for _, batch in sorted(self._batches.items()):
             yield from batch.parts.values()
+
+
+def _delivered_again(redelivered: Sequence[Redelivered]) -> float:
+    """Return until when messages are redelivered whose acks were not accepted, 0.0 for none.
+
+    That is within the longest back-off after their leases. Until then they may hold back more messages.
+    """
+    return max((each.lease.end + MAX_BACKOFF_SECONDS for each in redelivered), default=0.0)

@@ -17,7 +17,7 @@ from ...memory import keep_freed_memory
 from ...options import ReadOptions
 from ..offset import Offset
 from ..pull.driver_stream import MAX_BYTES, MAX_MESSAGES, DriverStream
-from ..pull.lease import LEASE_SECONDS, STREAM_LEASE_SECONDS, pull_lease_seconds
+from ..pull.lease import STREAM_LEASE_SECONDS, pull_lease_seconds
 from ..pull.streaming_pull import StreamSettings
 from ..runtime import Runtime
 from ..staging import fencing
@@ -26,6 +26,7 @@ from ..staging.schemas import ReaderSchema, stage_reader
 from ..staging.store import Store
 from . import subscription
 from .batches import readable_parts
+from .in_doubt import DOUBT_SECONDS
 from .in_doubt_files import read_in_doubt
 from .ledger import AckLedger
 from .report import Report
@@ -81,7 +82,7 @@ class Start:
             if staging.is_new() and (is_replay or start.batch):
                 last_deleted = start.batch
                 staging.begin_after(last_deleted)
-            leased_until = staging.begin_run(runtime.wall(), LEASE_SECONDS)
+            leased_until = staging.begin_run(runtime.wall(), DOUBT_SECONDS)
             ledger = self._ledger(staging, start.batch, last_deleted, topic)
             settings = StreamSettings(
                 options.subscription,

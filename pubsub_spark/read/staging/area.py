@@ -199,12 +199,12 @@ class Staging:
         """Return the number of the last batch that was acknowledged and deleted, or 0."""
         return self._parsed(_LAST_ACKNOWLEDGED, int, 0)
 
-    def begin_run(self, now: float, lease_seconds: float) -> float:
-        """Record that a run has begun. Return until when a run that was killed may hold leases, or 0.0.
+    def begin_run(self, now: float, seconds: float) -> float:
+        """Record that a run has begun. Return until when messages of a run that was killed are delivered, or 0.0.
 
-        now: seconds since the epoch, like the result. lease_seconds: the longest lease.
+        now: seconds since the epoch, like the result. seconds: the longest lease and back-off.
         """
-        until = self._parsed(_UNFINISHED_RUN, lambda text: float(text or now + lease_seconds), 0.0)
+        until = self._parsed(_UNFINISHED_RUN, lambda text: float(text or now + seconds), 0.0)
         self._put(_UNFINISHED_RUN, b"")
         return until
 

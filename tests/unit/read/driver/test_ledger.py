@@ -218,7 +218,7 @@ def test_a_query_is_settled_when_it_holds_no_lease() -> None:
     assert not made.is_settled(0)
     made.take_redelivered()
     assert not made.is_settled(0)
-    made.redelivered_answered(nothing, nothing, 0, leased_until=100.0)
+    made.redelivered_answered(nothing, nothing, 0)
     assert made.is_settled(0)
     made.plan(1, 50)
     assert not made.is_settled(50)
@@ -231,9 +231,25 @@ def test_a_query_is_settled_when_it_holds_no_lease() -> None:
 def test_a_redelivery_whose_ack_failed_holds_back_others_until_it_comes_again() -> None:
     """Until then a quiet subscription of ordering keys is not drained: the longest back-off after its lease."""
     made, nothing = ledger(), np.empty((2, 0), np.uint64)
-    made.redelivered_answered(nothing, merged([digests(pa.array(["a"]))]), 0, leased_until=50.0)
+    receipts = pa.record_batch({"ack_id": ["x"], "message_id": ["a"]})
+    made.redelivered(Redelivered(Lease(0, 50), receipts, has_keys=False))
+    made.take_redelivered()
+    made.redelivered_answered(nothing, merged([digests(pa.array(["a"]))]), 0)
+    made.take_redelivered()
     made.redelivered_answered(nothing, nothing, 0)
     assert [False, True] == [made.is_settled(now) for now in (649.0, 650.0)]
+
+
+def test_a_redelivery_without_an_answer_counts_as_one_whose_ack_failed() -> None:
+    """A query may end before the answer, and the next run must not take the subscription for empty."""
+    made, nothing = ledger(), np.empty((2, 0), np.uint64)
+    receipts = pa.record_batch({"ack_id": ["x"], "message_id": ["a"]})
+    made.redelivered(Redelivered(Lease(0, 50), receipts, has_keys=False))
+    assert 650 == made.leased_until
+    made.take_redelivered()
+    assert 650 == made.leased_until
+    made.redelivered_answered(digests(pa.array(["a"])), nothing, 0)
+    assert 0 == made.leased_until
 
 
 def test_the_leases_of_a_replay_have_ended() -> None:
