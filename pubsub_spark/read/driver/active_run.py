@@ -21,7 +21,7 @@ from ..staging.schemas import stage_reader
 from ..task.partitions import Partition, PullPartition
 from .ack_worker import AckWorker
 from .batches import doubt_ids, drop_redelivered, new_batch, readable_parts, replayed_batch
-from .in_doubt import MAX_BACKOFF_SECONDS
+from .in_doubt import DOUBT_SECONDS, MAX_BACKOFF_SECONDS
 from .in_doubt_files import write_in_doubt
 from .lease_extender import LeaseExtender
 from .metrics import batch_counts, health_metrics, unacked_metrics
@@ -292,13 +292,12 @@ class ActiveRun:
         with run.changed:
             if buffered:
                 ledger.returned(now)
-            leased_until = max(run.leased_until, wall + ledger.leased_until - now)
             left = ledger.footers(ledger.undeleted)
             is_finished = not len(failed.unanswered) and not ledger.uncommitted  # else tasks may hold messages
+            seconds = ledger.leased_until - now if is_finished else DOUBT_SECONDS
         if self.worker.taken_over is None and fencing.taken_over(run.staging) is None:
             write_in_doubt(run)
-            if is_finished:
-                run.staging.end_run(leased_until, wall)
+            run.staging.end_run(max(run.leased_until, wall + seconds), wall)
         if left:
             _log.warning(
                 "stopped with up to %d acks of committed batches of `%s` not accepted. They are sent when the query "

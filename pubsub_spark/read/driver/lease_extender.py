@@ -76,6 +76,8 @@ class LeaseExtender:
             with run.changed:  # before they can be redelivered
                 run.ledger.returned(now)
             returned = acks.nack(run.connection, run.subscription, expired, self._times.timeout, run.runtime)
+            with run.changed:  # their back-off has begun by now
+                run.ledger.returned(run.now())
             run.stream.record_acks(returned.taken)
         self._readers = [reader for reader in self._readers if reader.is_alive()]  # type: ignore[attr-defined]
         while len(self._readers) < _MAX_READERS and (reading := self._take_reading()) is not None:

@@ -135,6 +135,16 @@ def test_next_run_knows_until_when_returned_messages_may_come(running: Running, 
     assert 600 == pytest.approx(left, abs=10)
 
 
+def test_next_run_knows_until_when_tasks_of_the_last_one_may_have_held_messages(running: Running, active: Active):
+    """They are counted from its end: an hourly job, whose runs all end within a batch, is not warned of them."""
+    run = active()
+    running.stage(1, 0, "a")
+    run.end()
+
+    left = running.staging.begin_run(running.runtime.wall(), 0.0) - running.runtime.wall()
+    assert 1200 == pytest.approx(left, abs=10)
+
+
 def test_run_of_one_batch_is_counted_at_its_end(running: Running, active: Active, caplog: pytest.LogCaptureFixture):
     """Spark 4.0 and 4.1 do not report that it is committed. A scheduled job has its counts all the same."""
     run = active(triggers=Triggers(1.0, may_be_asked_once=True, asked=1))
