@@ -12,7 +12,7 @@ from ...errors import DamagedFile, MissingFile, StagingError
 from ...options import ReadOptions
 from ..staging import part as staged_part
 from ..staging.area import Staging, part_path
-from ..staging.ids import digests, is_in, message_ids
+from ..staging.ids import IdSet, digests, is_in, message_ids
 from ..staging.part import Footer
 from ..task.partitions import DriverPartition, Partition, PullPartition, replay_partitions
 from .in_doubt_files import write_in_doubt
@@ -31,9 +31,11 @@ def new_batch(
     stream, staging, ledger = run.stream, run.staging, run.ledger
     pulls = planner.is_backlogged or stream.is_saturated
     lease, taken = stream.take(budget.messages, budget.bytes)
+    with run.changed:
+        sets = [id_run.ids for id_run in ledger.in_doubt.runs]
     builder = staging.part_builder()
     for received, messages in zip(taken, first_deliveries(taken), strict=True):
-        builder.add(messages, received.receipts)
+        builder.add(_without(messages, sets), received.receipts)
     content = b"".join(builder.buffers("driver", reader=run.reader))
     driver_part = staged_part.footer(content)
     if not staging.create(part_path(batch, 0), [content]):
@@ -69,6 +71,13 @@ def new_batch(
         driver_content=content,
     )
     return [*budget.shares(first, planner.tasks, driver_part)] or [DriverPartition(staging, batch, content)]
+
+
+def _without(messages: pa.RecordBatch, sets: list[IdSet]) -> pa.RecordBatch:
+    """Return the messages that are in none of the sets: the lease extender may poll some after `drop_redelivered`."""
+    if not sets:
+        return messages
+    return messages.filter(pa.array(~is_in(digests(messages.column("message_id")), sets)))
 
 
 def replayed_batch(run: Run, batch: int) -> Sequence[Partition]:

@@ -135,7 +135,10 @@ class DriverStream:
 
     def is_idle(self, seconds: float) -> bool:
         """Return whether no message came for `seconds` of connection, although there was room, and `answers`."""
-        return min(self.idle_seconds, self.room_seconds) >= seconds and self.answers()
+        return self._is_silent(seconds) and self.answers() and self._is_silent(seconds)
+
+    def _is_silent(self, seconds: float) -> bool:
+        return min(self.idle_seconds, self.room_seconds) >= seconds
 
     def answers(self) -> bool:
         """Return whether the service answers now."""
@@ -277,10 +280,9 @@ class DriverStream:
     def record_extension(self, sent: float, answered: float, refused: bool = False) -> None:
         """Record the answer to an extension of the leases that were due at `sent`."""
         with self._lock:
-            self._buffer = [
-                replace(poll, lease=poll.lease.extended(sent, answered, refused)) if poll.lease.is_due(sent) else poll
-                for poll in self._buffer
-            ]
+            for index, poll in enumerate(self._buffer):
+                if poll.arrival <= sent and poll.lease.is_due(sent):
+                    self._buffer[index] = replace(poll, lease=poll.lease.extended(sent, answered, refused))
 
     def close(self) -> list[pa.RecordBatch]:
         """End the stream. Return the receipts of all messages that were buffered or still arriving, to be nacked."""

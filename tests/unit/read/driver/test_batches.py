@@ -219,6 +219,17 @@ def test_redeliveries_of_committed_messages_are_acknowledged_at_once(running: Ru
     assert ["ack-a", "ack-c"] == running.service.acked_ids
 
 
+def test_redelivery_that_comes_after_the_look_at_the_buffer_is_no_row(running: Running):
+    """The lease extender polls as well, between any two lines. The redelivery is acknowledged with the batch."""
+    running.ledger.in_doubt.add(ids("id-a"), 1, 0.0)
+    running.arrive("ab")
+
+    [partition] = planned(running, 2)
+    assert isinstance(partition, DriverPartition)
+    assert [b"b"] == rows(partition.content)
+    assert [2] == [footer.acks for footer in running.ledger.footers([2])]
+
+
 def test_redelivery_whose_ack_fails_is_no_row_later_either(running: Running):
     """It is delivered once more."""
     running.service.answers = [StatusError(grpc.StatusCode.FAILED_PRECONDITION)]

@@ -18,7 +18,7 @@ from pubsub_spark.read.pull.lease import TRANSIT_SECONDS, Lease
 from pubsub_spark.read.pull.streaming_pull import PullTimes, StreamSettings
 from pubsub_spark.read.runtime import Runtime
 from tests.engine import MovedClock, until
-from tests.unit.read.service import AT_ONCE, SUBSCRIPTION, Service, response
+from tests.unit.read.service import AT_ONCE, SUBSCRIPTION, Answer, Service, response
 
 LONG = 30.0
 
@@ -269,6 +269,19 @@ def test_messages_that_were_not_due_are_not_extended():
         assert ["ack-b"] == ack_ids(stream.due(29))
 
 
+def test_messages_that_arrive_after_an_extension_was_sent_are_not_extended():
+    """After a standstill they may have been leased long ago, and they are not in the request."""
+    now = 0.0
+    service = Service(scripts=[[]])
+    with opened(service, clock=lambda: now) as stream:
+        now = 40.0
+        stream.poll()
+        service.calls[0].say(response("a"))
+        wait(stream, 1)
+        stream.record_extension(sent=39, answered=40)
+        assert ["ack-a"] == ack_ids(stream.due(39))
+
+
 def test_lease_of_taken_messages_begins_with_the_oldest():
     """The batch's lease is that of its oldest message, not that of the time when the batch was planned."""
     now = 5.0
@@ -432,6 +445,21 @@ def test_acks_that_may_let_messages_come_begin_the_idle_time_anew(taken_of_four:
         until(lambda: stream.is_idle(0.05), "idle time")
         stream.record_acks(1, has_keys)
         assert idle is stream.is_idle(0.05)
+
+
+def test_stream_is_not_idle_if_a_message_comes_while_the_service_is_asked():
+    """The answer may take seconds."""
+
+    class Sending(Service):
+        def modify_ack_deadline(self, subscription: str, request: bytes, timeout: float) -> Answer:
+            self.calls[0].say(response("b"))
+            wait(stream, 2)
+            return super().modify_ack_deadline(subscription, request, timeout)
+
+    with opened(Sending(scripts=[[response("a")]])) as stream:
+        wait(stream, 1)
+        until(lambda: stream.idle_seconds >= 0.5, "idle time")
+        assert not stream.is_idle(0.5)
 
 
 def ack_ids(receipts: list[pa.RecordBatch]) -> list[str]:
