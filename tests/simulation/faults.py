@@ -23,6 +23,7 @@ KINDS: dict[str, tuple[str, float]] = {
     "all suspended": ("all processes of the query stand still for seconds or minutes", 0.7),
     "clocks apart": ("the machines' wall clocks are wrong", 1.0),
     "slow threads": ("time passes while threads could run", 0.02),
+    "thread preempted": ("a thread stands still between two lines, and others run", 0.05),
     "service down": ("for a while every call is UNAVAILABLE, and streams end", 0.7),
     "service silent": ("for a while nothing reaches the service and nothing comes back", 0.7),
     "no quota": ("for a while Acknowledge and ModifyAckDeadline are RESOURCE_EXHAUSTED", 0.7),

@@ -294,7 +294,7 @@ class History:
         hub, service = self.world.hub, self.world.service
         self._record.tell("operator", "turns the faults off")
         self._faults.are_on = False
-        hub.slow_threads = 0.0
+        hub.slow_threads = hub.preempted = 0.0
         service.down_until = service.silent_until = service.quota_until = 0.0
         service.resend()
         self.world.store = self.world.stores[0]

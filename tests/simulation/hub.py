@@ -24,6 +24,7 @@ from tests.simulation.chooser import Chooser
 
 EPOCH = 1_800_000_000.0  # the wall clock at the beginning of a history, in seconds
 _SLOW_SECONDS = 5.0  # the longest delay of a slow thread
+_PREEMPTED_SECONDS = 1e-4, 0.5
 _TICK = 1e-6  # seconds that a look at the clock takes, so that no loop is endless in no time
 
 
@@ -184,9 +185,12 @@ class Process:
 class Hub:
     """The scheduler of one history. now: virtual seconds since its beginning."""
 
-    def __init__(self, chooser: Chooser, slow_threads: float = 0.0, is_fair: bool = False) -> None:
+    def __init__(
+        self, chooser: Chooser, slow_threads: float = 0.0, is_fair: bool = False, preempted: float = 0.0
+    ) -> None:
         self.chooser = chooser
         self.slow_threads = slow_threads  # the probability that time passes while a thread could run
+        self.preempted = preempted  # the probability that others run after the release of a lock
         self.is_fair = is_fair  # whether threads run as soon as they can
         self.now = 0.0
         self.steps = 0
@@ -230,6 +234,11 @@ class Hub:
         if self.is_over:
             raise ProcessGone
         return thread.woken
+
+    def preempt(self) -> None:
+        """Let others run for a moment, now and then."""
+        if self.preempted and not self.is_over and self.chooser.chance(self.preempted):
+            self.wait(self.now + self.chooser.seconds(*_PREEMPTED_SECONDS))
 
     def _continue_as(self, thread: Thread) -> None:
         """Let the history continue until this thread runs again, which waits."""

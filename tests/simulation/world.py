@@ -42,7 +42,9 @@ class World:
 
     def __init__(self, chooser: Chooser, faults: Faults, setup: Setup, is_fair: bool = False) -> None:
         self.chooser, self.faults, self.settings = chooser, faults, setup.settings
-        self.hub = hub = Hub(chooser, faults.rates.get("slow threads", 0.0), is_fair)
+        self.hub = hub = Hub(
+            chooser, faults.rates.get("slow threads", 0.0), is_fair, faults.rates.get("thread preempted", 0.0)
+        )
         self.record = record = Record(hub)
         checkers.watch_acks(record)
         self.service = Service(hub, faults, record, setup.settings, setup.response)
