@@ -158,7 +158,7 @@ def test_available_now_says_that_a_killed_run_holds_messages(
     start_with(query, names, "a", "b")
     query.crash()
     [line] = available_now()
-    assert f"messages of `{names.subscription}`" in line and "in up to 6" in line
+    assert f"messages of `{names.subscription}`" in line and "in up to 1200 s" in line  # with a back-off
     assert [] == query.rows
     assert 1 == len(available_now())  # though the one before has ended well
 
