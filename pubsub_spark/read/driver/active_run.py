@@ -294,7 +294,8 @@ class ActiveRun:
                 ledger.returned(now)
             left = ledger.footers(ledger.undeleted)
             is_finished = not len(failed.unanswered) and not ledger.uncommitted  # else tasks may hold messages
-            seconds = ledger.leased_until - now if is_finished else DOUBT_SECONDS
+            until = max(ledger.leased_until, self._tasks_lease_until if ledger.in_doubt.runs else 0.0)
+            seconds = until - now if is_finished else DOUBT_SECONDS
         if self.worker.taken_over is None and fencing.taken_over(run.staging) is None:
             write_in_doubt(run)
             run.staging.end_run(max(run.leased_until, wall + seconds), wall)
@@ -352,9 +353,9 @@ class ActiveRun:
         leased = run.leased_until - run.runtime.wall()
         if leased > 0:
             _log.warning(
-                "messages of `%s` that an earlier run of the query received and did not stage are delivered again in "
-                "up to %.0f s (it was killed, ended within a batch or returned them). This run does not wait for "
-                "them. Start the query again then",
+                "messages of `%s` that an earlier run of the query received and did not stage, if any, are delivered "
+                "again in up to %.0f s (it was killed, ended within a batch, lost a task or returned them). This run "
+                "does not wait for them. Start the query again then",
                 run.subscription,
                 leased,
             )

@@ -3,7 +3,7 @@
     <location>/<project>/<subscription>/<stream>/
         driver-token               read by executors, to know that they see the driver's area
         last-acknowledged          number of the last batch that was acknowledged and deleted
-        unfinished-run             says that a run was killed and may hold leases. Empty while one runs
+        unfinished-run             until when messages that a run has received are delivered. Empty while it runs
         in-doubt/<epoch>-<n>       ids of messages that may be delivered again (`ids`)
         <batch>/part-<i>           the messages and receipts of one pull, written once (`part`)
         schemas/<digest>           a schema that batches were decoded with (`schemas`)

@@ -28,9 +28,10 @@ def active(running: Running) -> Iterator[Active]:
     """Make an active run, which is ended after the test."""
     made: list[ActiveRun] = []
 
-    def make(triggers: Triggers | None = None, **texts: str) -> ActiveRun:
+    def make(triggers: Triggers | None = None, is_backlogged: bool = False, **texts: str) -> ActiveRun:
         options = ReadOptions.parse({"subscriptionId": SUBSCRIPTION, **texts}, {})
-        made.append(ActiveRun(options, running.run, triggers or Triggers(1.0), Planner(1), lambda: False))
+        planner = Planner(1, is_backlogged)
+        made.append(ActiveRun(options, running.run, triggers or Triggers(1.0), planner, lambda: False))
         return made[-1]
 
     yield make
@@ -143,6 +144,21 @@ def test_next_run_knows_until_when_tasks_of_the_last_one_may_have_held_messages(
 
     left = running.staging.begin_run(running.runtime.wall(), 0.0) - running.runtime.wall()
     assert 1200 == pytest.approx(left, abs=10)
+
+
+def test_next_run_knows_until_when_tasks_that_died_may_have_held_redeliveries(running: Running, active: Active):
+    """If ids are in doubt. Otherwise no message of theirs was a row before."""
+    run = active(is_backlogged=True)
+    running.arrive("a")
+    run.partitions(1, BUDGET)
+    run.commit(1)
+    assert run.worker.flush(LONG)
+    with running.run.changed:
+        running.ledger.in_doubt.add(ids("x"), 1, 0.0)
+    run.end()
+
+    left = running.staging.begin_run(running.runtime.wall(), 0.0) - running.runtime.wall()
+    assert 660 == pytest.approx(left, abs=10)
 
 
 def test_run_of_one_batch_is_counted_at_its_end(running: Running, active: Active, caplog: pytest.LogCaptureFixture):
