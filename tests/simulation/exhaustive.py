@@ -4,7 +4,8 @@ Enumerated are the protocol, the trigger and two faults. The driver is killed at
 the service, each message that arrives, each write of Spark's logs and of the sink, or never. The first attempt of a
 pulling task is suspended at any point and for each duration. Threads run as soon as they can, and nothing else fails.
 
-A second enumeration has no crash: the late attempt stages its part between the commit of its batch and the deletion.
+Two more enumerations: the late attempt stages its part between the commit of its batch and the deletion. And a run is
+killed or stopped at any point while it has a message whose id is in doubt.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pubsub_spark.emulator.state.settings import Settings
+from pubsub_spark.emulator.state.settings import DAY, Settings
 from pubsub_spark.options import ReadOptions
 from tests.simulation import checkers, product, runner
 from tests.simulation.chooser import Enumerated, Fixed
@@ -28,6 +29,8 @@ _SINK_SECONDS = 30.0  # of a batch after the crash
 _LATE_SECONDS = (20.0, 700.0)  # while the batch is being evaluated again, and after its leases
 _TRIGGERS = ((PROCESSING_TIME, True), (AVAILABLE_NOW, True), (AVAILABLE_NOW, False), (ONCE, True))
 _LEASES_SECONDS = 700.0
+_LATE_ACKS_SECONDS = 62.0  # until acks are accepted, after the lease of the driver stream
+_SILENCES_SECONDS = 1.0, 620.0, 10.0, 10.0  # at the end of the last, a message of the run before is not due yet
 _PULL_SECONDS = 5.0  # of a task
 _LEASED_SECONDS = (40.0, 60.0)  # after which the lease ends of an attempt that has pulled at once, or late
 
@@ -35,11 +38,11 @@ _LEASED_SECONDS = (40.0, 60.0)  # after which the lease ends of an attempt that 
 def run() -> runner.Summary:
     """Run all of them, up to the first that breaks an invariant."""
     summary = runner.Summary()
-    for operate in (_crash, _leave_an_attempt):
+    for operate, settings in _FAMILIES:
         choices = Enumerated()
         more = True
         while more and not summary.failures:
-            outcome = _run_one(operate, choices)
+            outcome = _run_one(operate, settings, choices)
             summary.add(outcome)
             if outcome.violation is not None:
                 lines = [f"decisions {choices.decisions} break {outcome.violation}", *outcome.record.lines()]
@@ -48,9 +51,9 @@ def run() -> runner.Summary:
     return summary
 
 
-def _run_one(operate: Callable[[World, Enumerated], None], choices: Enumerated) -> Outcome:
+def _run_one(operate: Callable[[World, Enumerated], None], settings: Settings, choices: Enumerated) -> Outcome:
     fixed = Fixed()
-    world = World(fixed, Faults(fixed), Setup(Settings(ack_deadline=10, ordering=True)), is_fair=True)
+    world = World(fixed, Faults(fixed), Setup(settings), is_fair=True)
     world.run(lambda: operate(world, choices), seed=0)
     record = world.record
     return Outcome(Plan(0), record.violation, record, steps=world.hub.steps, runs=len(world.applications))
@@ -110,6 +113,39 @@ def _leave_an_attempt(world: World, choices: Enumerated) -> None:
     _check(world)
 
 
+def _end_with_a_redelivery(world: World, choices: Enumerated) -> None:
+    """Kill or stop a run at any point at which it may have been sent a message whose id is in doubt.
+
+    The next run must not take the subscription for empty before the message is redelivered.
+    """
+    query = replace(_query(PROCESSING_TIME, True), buffered=choices.pick((1, 1000)))
+    world.service.quota_until = world.hub.now + _LATE_ACKS_SECONDS
+    world.publish(1)
+    application = world.start(query)
+    world.wait(_LATE_ACKS_SECONDS + 5.0)
+    _stop(world, application)
+    world.wait(DAY)
+    world.service.quota_until = world.hub.now + choices.pick((0.0, _LATE_ACKS_SECONDS))
+    application = world.start(query)
+    ends = choices.pick((application.driver.kill, application.stop))
+    application.driver.on_operation = _once(choices, ends)
+    world.wait(10.0)
+    _stop(world, application)
+    world.wait(choices.pick((0.0, _LEASES_SECONDS)))
+    application = world.start(query)
+    for seconds in _SILENCES_SECONDS:
+        world.wait(seconds)
+        world.publish(1)
+    world.run_quietly(application)
+    _check(world)
+
+
+def _stop(world: World, application: Application) -> None:
+    if application.is_alive:
+        application.stop()
+        world.wait_for(application, 60.0)
+
+
 def _check(world: World) -> None:
     world.check_end()
     checkers.check_repeats(world.record)
@@ -132,3 +168,10 @@ def _make_late(application: Application, process: Process, choices: Enumerated) 
     if not application.outlives:
         application.outlives.add(process)
         process.on_operation = _once(choices, lambda: application.suspend(process, choices.pick(_LATE_SECONDS)))
+
+
+_FAMILIES = (
+    (_crash, Settings(ack_deadline=10)),
+    (_leave_an_attempt, Settings(ack_deadline=10, ordering=True)),
+    (_end_with_a_redelivery, Settings(ack_deadline=10, min_backoff=600, max_backoff=600)),
+)

@@ -22,6 +22,7 @@ from unittest import mock
 
 from pubsub_spark.read.driver import active_run, batches, in_doubt, in_doubt_files, ledger, start
 from pubsub_spark.read.pull import driver_stream, lease, streaming_pull
+from pubsub_spark.read.pull.lease import LEASE_SECONDS
 from pubsub_spark.read.staging import area, fencing, schemas
 from pubsub_spark.read.staging.ids import digests, merged
 from pubsub_spark.read.task import partition_pull, partition_reader
@@ -260,6 +261,16 @@ MUTATIONS: list[Mutation] = [
     ),
     Mutation(
         "a deleted batch is read at a start", ("I1", "I2", "I3"), replaced(start, "check_not_behind", _constant(0))
+    ),
+    Mutation(
+        "acks without an answer are forgotten at the end",
+        ("I5",),
+        replaced(ledger.AckLedger, "has_redelivered", lambda _: property(lambda self: False)),
+    ),
+    Mutation(
+        "a killed run has leases and no back-off",
+        ("I5",),
+        replaced(area.Staging, "begin_run", lambda begin: lambda self, now, seconds: begin(self, now, LEASE_SECONDS)),
     ),
     Mutation("no manifest", _ANY_ROW, replaced(area.Staging, "_manifest", lambda _: lambda self, batch: [*range(99)])),
     Mutation("a lost file is no error", (*_ANY_ROW, "I4"), replaced(partition_reader, "_may_pull", _constant(True))),

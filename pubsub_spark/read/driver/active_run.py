@@ -293,7 +293,8 @@ class ActiveRun:
             if buffered:
                 ledger.returned(now)
             left = ledger.footers(ledger.undeleted)
-            is_finished = not len(failed.unanswered) and not ledger.uncommitted  # else tasks may hold messages
+            # Else messages may be leased: of tasks, or redeliveries.
+            is_finished = not (len(failed.unanswered) or ledger.uncommitted or ledger.has_redelivered)
             until = max(ledger.leased_until, self._tasks_lease_until if ledger.in_doubt.runs else 0.0)
             seconds = until - now if is_finished else DOUBT_SECONDS
         if self.worker.taken_over is None and fencing.taken_over(run.staging) is None:

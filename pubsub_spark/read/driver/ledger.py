@@ -30,7 +30,7 @@ Pure: no file, socket, thread, lock or clock. `now` is seconds on the driver's l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -39,7 +39,7 @@ import pyarrow as pa
 from ..pull.lease import Lease, Redelivered
 from ..staging.ids import Digests
 from ..staging.part import Footer
-from .in_doubt import MAX_BACKOFF_SECONDS, InDoubt
+from .in_doubt import DOUBT_SECONDS, MAX_BACKOFF_SECONDS, InDoubt
 
 MAX_KEPT_BYTES = 64 * 2**20  # 300,000 ack ids
 RETRY_SECONDS = 1.0  # after an extension or acks that were not answered
@@ -152,8 +152,8 @@ class AckLedger:
         self._pull_lease = pull_lease
         self._batches: dict[int, Batch] = {}
         self._redelivered: list[Redelivered] = []
-        self._sent: list[Redelivered] = []  # whose acks are not answered
-        self._leased_until = 0.0  # see `leased_until`
+        self._is_redelivery_sent = False
+        self.leased_until = 0.0  # when messages may be delivered that were not accepted, or were returned
 
     # What happened
 
@@ -209,7 +209,7 @@ class AckLedger:
         """Record that the messages with these ids may be delivered again."""
         self.in_doubt.add(ids, part.batch, now)
         part.is_in_doubt = True
-        self._leased_until = max(self._leased_until, part.lease.end)
+        self.leased_until = max(self.leased_until, part.lease.end)
 
     def settle(self, part: Part) -> None:
         """Record that all acks of a part were answered. Ids whose ack may be lost are in doubt before."""
@@ -222,17 +222,20 @@ class AckLedger:
         self.redeliveries += redelivered.receipts.num_rows
 
     def redelivered_answered(self, accepted: Digests, lost: Digests, now: float) -> None:
-        """Record the answers to the acks of `take_redelivered`: the ids accepted, and the others."""
+        """Record the answers to the acks of `take_redelivered`: the ids accepted, and the others.
+
+        The others may hold back more messages until they are delivered again.
+        """
+        self._is_redelivery_sent = False
         if lost.shape[1]:
-            self._leased_until = max(self._leased_until, _delivered_again(self._sent))
-        self._sent = []
+            self.leased_until = max(self.leased_until, now + DOUBT_SECONDS)
         self.in_doubt.accept(accepted)
         self.in_doubt.add(lost, self.last_commit, now)
 
     def returned(self, now: float) -> None:
         """Record that buffered messages are nacked. Those in doubt must be met again before their ids are forgotten."""
         if self.in_doubt.runs:
-            self._leased_until = max(self._leased_until, now + MAX_BACKOFF_SECONDS)
+            self.leased_until = max(self.leased_until, now + MAX_BACKOFF_SECONDS)
 
     def extended(self, part: Part, sent: float, answered: float, refused: bool | None) -> None:
         """Record an answered extension of a lease. refused: whether of any message, or None without an answer."""
@@ -280,8 +283,9 @@ class AckLedger:
 
     def take_redelivered(self) -> list[Redelivered]:
         """Return the redeliveries to acknowledge. `redelivered_answered` follows."""
-        self._sent, self._redelivered = self._redelivered, []
-        return self._sent
+        taken, self._redelivered = self._redelivered, []
+        self._is_redelivery_sent = bool(taken)
+        return taken
 
     def take_extension(self, now: float, in_memory: bool) -> Part | None:
         """Return a part whose lease is due. in_memory: one whose ack ids are, or are not, in memory."""
@@ -359,13 +363,13 @@ class AckLedger:
         return sorted(number for number, batch in self._batches.items() if batch.is_committed)
 
     @property
-    def leased_until(self) -> float:
-        """Until when messages are redelivered that were returned or not accepted, or whose ack has no answer yet."""
-        return max(self._leased_until, _delivered_again([*self._redelivered, *self._sent]))
+    def has_redelivered(self) -> bool:
+        """Whether acks of redeliveries are not answered."""
+        return self._is_redelivery_sent or bool(self._redelivered)
 
     def is_settled(self, now: float) -> bool:
         """Return whether no message is leased for this query, as far as the driver knows."""
-        return not (self._redelivered or self._sent or self.uncommitted or self.unsettled) and self.leased_until <= now
+        return not (self.has_redelivered or self.uncommitted or self.unsettled) and self.leased_until <= now
 
     @property
     def is_paused(self) -> bool:
@@ -374,11 +378,10 @@ class AckLedger:
 
     def is_finished(self, most: int, until: float) -> bool:
         """Return whether at most `most` committed batches are left, or no ack is due before `until`."""
-        is_sending = bool(self._redelivered or self._sent)
-        if len(self.undeleted) <= most and not is_sending:
+        if len(self.undeleted) <= most and not self.has_redelivered:
             return True
         is_due = any(part.state is not State.PAUSED or part.send_at <= until for part in self._unsettled())
-        return not (is_sending or is_due or self.is_deletable)
+        return not (self.has_redelivered or is_due or self.is_deletable)
 
     @property
     def is_deletable(self) -> bool:
@@ -406,11 +409,3 @@ class AckLedger:
     def _all(self) -> Iterator[Part]:
         for _, batch in sorted(self._batches.items()):
             yield from batch.parts.values()
-
-
-def _delivered_again(redelivered: Sequence[Redelivered]) -> float:
-    """Return until when messages are redelivered whose acks were not accepted, 0.0 for none.
-
-    That is within the longest back-off after their leases. Until then they may hold back more messages.
-    """
-    return max((each.lease.end + MAX_BACKOFF_SECONDS for each in redelivered), default=0.0)
