@@ -81,9 +81,7 @@ def _crash(world: World, choices: Enumerated) -> None:
     end = world.hub.now + 30.0
     while application.is_alive and world.hub.now < end:
         world.wait(1.0)
-    if application.is_alive:
-        application.stop()
-        world.wait_for(application, 60.0)
+    _stop(world, application)
     application.driver.on_operation = None
     for _ in range(SINGLE_BATCH_RUNS if query.is_asked_once else 2):
         if not world.is_delivered:
