@@ -32,7 +32,7 @@ def new_batch(
     pulls = planner.is_backlogged or stream.is_saturated
     lease, taken = stream.take(budget.messages, budget.bytes)
     with run.changed:
-        sets = [id_run.ids for id_run in ledger.in_doubt.runs]
+        sets = ledger.in_doubt.sets
     builder = staging.part_builder()
     for received, messages in zip(taken, first_deliveries(taken), strict=True):
         builder.add(_without(messages, sets), received.receipts)
@@ -129,7 +129,7 @@ def doubt_ids(run: Run) -> None:
 def drop_redelivered(run: Run) -> None:
     """Have the driver stream's messages whose ids are in doubt acknowledged at once."""
     with run.changed:
-        sets = [id_run.ids for id_run in run.ledger.in_doubt.runs]
+        sets = run.ledger.in_doubt.sets
     if not sets:
         return
     dropped = run.stream.drop(lambda ids: is_in(digests(ids), sets))

@@ -65,6 +65,11 @@ class InDoubt:
     _last: int = 0
     _accepted: list[Digests] = field(default_factory=list)
 
+    @property
+    def sets(self) -> list[IdSet]:
+        """The ids in doubt, a set for each run."""
+        return [run.ids for run in self.runs]
+
     def add(self, ids: Digests, batch: int, now: float) -> None:
         """Add ids of a committed batch whose acks were answered, or not, just now."""
         if not ids.shape[1]:
