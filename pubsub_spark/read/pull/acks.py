@@ -310,7 +310,7 @@ def _failures(error: Any) -> tuple[list[str], list[str]]:
         if detail.Is(ErrorInfo.DESCRIPTOR):
             info = ErrorInfo()
             detail.Unpack(info)
-            for ack_id, reason in info.metadata.items():
+            for ack_id, reason in sorted(info.metadata.items()):  # a map of protobuf has no order
                 if reason.startswith("PERMANENT_FAILURE"):
                     permanent.append(ack_id)
                 elif reason.startswith("TRANSIENT_FAILURE"):

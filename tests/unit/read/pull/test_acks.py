@@ -249,6 +249,15 @@ def test_transient_failures_are_sent_again_alone():
     assert [["a", "b", "c"], ["b"]] == service.acked
 
 
+def test_failed_ids_have_one_order():
+    """The service names them in a map of protobuf, whose order differs from process to process."""
+    failing = [f"ack-{n}" for n in range(9)]
+    service = Service(answers=[PartlyFailedError(dict.fromkeys(failing, "TRANSIENT_FAILURE_OTHER"))])
+
+    assert [] == send(service, ids(*failing, "ack-9"))
+    assert [[*failing, "ack-9"], failing] == service.acked
+
+
 def test_permanent_failures_are_the_result():
     """Exactly-once delivery: an id whose lease has expired is never accepted, and is not sent again."""
     reasons = {"a": "PERMANENT_FAILURE_INVALID_ACK_ID", "b": "TRANSIENT_FAILURE_OTHER"}
