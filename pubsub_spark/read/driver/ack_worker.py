@@ -135,14 +135,14 @@ class AckWorker:
                     error,
                     exc_info=not isinstance(error, StagingError | OSError),
                 )
+        if pause is None:  # before the ledger is settled, so that the silence of a full stream counts for nothing
+            run.stream.record_acks(part.outstanding, part.has_keys)
         with run.changed:
             if pause is None:
                 run.ledger.settle(part)
             else:
                 run.ledger.pause(part, run.now() + pause)
             run.changed.notify_all()
-        if pause is None:
-            run.stream.record_acks(part.taken if part.number == 0 else 0, part.has_keys)
 
     def _send(self, part: Part) -> bool:
         """Send the acks of a part for some time. Return whether all were answered."""

@@ -84,9 +84,11 @@ class ActiveRun:
             self._set_tasks(self._planner.record(number, pulls, self._triggers.drained_from))
             counts = self._count(number, footers)
             with run.changed:
+                lost = sum(part.outstanding for part in ledger.parts_of(number) if part.number not in parts)
                 gone = ledger.commit(number, parts)
                 run.changed.notify_all()
             if gone:
+                run.stream.record_acks(lost)
                 _log.warning(
                     "staged parts %s of batch %d of `%s` are gone from `%s`. Their messages will be delivered again",
                     gone,

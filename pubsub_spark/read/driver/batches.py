@@ -48,7 +48,7 @@ def new_batch(
         in_doubt = list(ledger.in_doubt.runs) if pulls else []
         reads = frozenset(id_run.path for id_run in in_doubt)
         ledger.plan(batch, now, reads)
-        ledger.stage(batch, 0, len(content), driver_part, lease)
+        ledger.stage(batch, 0, len(content), driver_part, lease, outstanding=driver_part.acks)
         for part in ledger.parts_of(batch):
             ledger.keep(part, [pa.concat_arrays([delivery.receipts.column("ack_id")]) for delivery in taken])
         deadline = ledger.deadline(batch, now)

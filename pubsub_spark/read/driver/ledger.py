@@ -96,6 +96,7 @@ class Part:
     is_extending: bool = False
     extend_at: float = 0.0  # not before
     send_at: float = 0.0  # not before
+    outstanding: int = 0  # messages that the driver stream counts as such until they are acknowledged
     taken: int = 0  # ids that were sent, in the order of the receipts
     unanswered: list[pa.Array] = field(default_factory=list)
     refused: list[pa.Array] = field(default_factory=list)
@@ -165,14 +166,20 @@ class AckLedger:
         planned.list_at = now + self._pull_lease / 4
 
     def stage(
-        self, batch: int, number: int, length: int, footer: Footer | None = None, lease: Lease | None = None
+        self,
+        batch: int,
+        number: int,
+        length: int,
+        footer: Footer | None = None,
+        lease: Lease | None = None,
+        outstanding: int = 0,
     ) -> bool:
         """Record a staged part. Return False if its batch is not planned any more, so that it has no state."""
         planned = self._batches.get(batch)
         if planned is None or planned.is_committed:
             return False
         if number not in planned.parts:
-            planned.parts[number] = Part(batch, number, length, lease or planned.lease, footer)
+            planned.parts[number] = Part(batch, number, length, lease or planned.lease, footer, outstanding=outstanding)
         return True
 
     def commit(self, batch: int, parts: Mapping[int, tuple[int, Footer]]) -> list[int]:

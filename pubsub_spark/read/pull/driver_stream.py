@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -66,6 +66,7 @@ class DriverStream:
         self._buffer: list[_Buffered] = []
         self._expired: list[pa.RecordBatch] = []  # receipts, to be nacked
         self._outstanding: deque[tuple[int, int]] = deque()  # messages and their bytes, as the service counts them
+        self._earlier = 0  # messages of streams that have ended, whose acks are still to come
         self._reopened = 0
         self._flow_controlled = False
         # When acks may have let more messages come, of a full stream and of ordering keys. Times of `Runtime.monotonic`
@@ -93,7 +94,8 @@ class DriverStream:
         with self._lock:
             if self.health.reopened != self._reopened:  # the service counts outstanding messages for each stream
                 self._reopened = self.health.reopened
-                self._outstanding = self._sizes()
+                self._earlier += sum(count for count, _ in self._outstanding)
+                self._outstanding.clear()
             if responses:
                 self._arrived.append((self._clock(), sum(map(len, responses))))
                 arrived = received(responses)
@@ -107,15 +109,11 @@ class DriverStream:
 
     def _has_room(self) -> bool:
         with self._lock:
-            return not self._reaches(1, self._sizes())
+            polls = [poll.received.messages for poll in self._buffer]
+            return not self._reaches(1, [(messages.num_rows, size(messages)) for messages in polls])
 
-    def _sizes(self) -> deque[tuple[int, int]]:
-        """Return the number of buffered messages and their bytes, poll by poll."""
-        return deque((poll.received.messages.num_rows, size(poll.received.messages)) for poll in self._buffer)
-
-    def _reaches(self, share: float, outstanding: deque[tuple[int, int]]) -> bool:
-        messages = sum(count for count, _ in outstanding)
-        volume = sum(volume for _, volume in outstanding)
+    def _reaches(self, share: float, sizes: Iterable[tuple[int, int]]) -> bool:
+        messages, volume = map(sum, zip((0, 0), *sizes, strict=True))
         return messages >= share * self.settings.max_messages or volume >= share * self.settings.max_bytes
 
     @property
@@ -260,12 +258,18 @@ class DriverStream:
         return dropped
 
     def record_acks(self, messages: int, has_keys: bool = False) -> None:
-        """Record acks, some of `messages` of this stream: flow control admits as many more. has_keys: ordering keys."""
+        """Record acks, some of `messages` of this run's streams: flow control admits as many more of this stream.
+
+        has_keys: whether any has an ordering key.
+        """
         with self._lock:
             if has_keys:
                 self._keys_since = self.runtime.monotonic()
             if self._reaches(_NEARLY_FULL, self._outstanding):
                 self._room_since = self.runtime.monotonic()
+            earlier = min(messages, self._earlier)
+            self._earlier -= earlier
+            messages -= earlier
             while messages > 0 and self._outstanding:
                 count, volume = self._outstanding.popleft()
                 if count > messages:

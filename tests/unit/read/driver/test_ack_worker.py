@@ -47,6 +47,18 @@ def test_commit_sends_the_acks_and_deletes_the_files(running: Running):
     assert (3, 0) == (worker.acknowledged, worker.failed_acks)
 
 
+def test_acks_of_an_earlier_run_make_no_room_in_the_stream(running: Running):
+    """Flow control does not count its messages. A full stream that holds back others would look empty."""
+    running.arrive("x" * 749)  # one fewer than three quarters of the limit
+    running.stage(1, 0, "a", "b")
+    running.commit(1)
+    worker = running.acknowledging()
+
+    assert worker.flush(LONG)
+    running.arrive("x")
+    assert running.stream.is_flow_controlled
+
+
 def test_uncommitted_batch_is_not_acknowledged(running: Running):
     """Staged is not committed: flush has nothing to wait for, and the end acknowledges nothing."""
     running.stage(1, 0, "a")

@@ -68,16 +68,18 @@ def test_commit_is_counted_and_acknowledged(running: Running, active: Active):
 def test_parts_that_are_gone_at_the_commit_are_reported(
     running: Running, active: Active, caplog: pytest.LogCaptureFixture
 ):
-    """A cleaner removed them: their messages are not acknowledged."""
+    """A cleaner removed them: their messages are not acknowledged, and do not fill the stream for ever."""
     run = active()
-    running.arrive("a")
-    run.partitions(1, BUDGET)
+    running.arrive("a" * 750)
+    run.partitions(1, Budget(1000, 10**6))
     (running.folder / running.staging.root / "1/part-0").unlink()
     run.commit(1)
 
     assert run.worker.flush(LONG)
     assert [] == running.service.acked
     assert "staged parts [0] of batch 1 of" in caplog.text
+    running.arrive("b")
+    assert not running.stream.is_flow_controlled
 
 
 def test_committed_batch_that_is_evaluated_again_is_read_from_staging(running: Running, active: Active):

@@ -61,6 +61,7 @@ def test_message_that_was_delivered_twice_is_one_row_and_two_acks(running: Runni
     assert isinstance(partition, DriverPartition)
     assert [b"a", b"b"] == rows(partition.content)
     assert [3] == [footer.acks for footer in running.ledger.footers([1])]
+    assert [3] == [part.outstanding for part in running.ledger.parts_of(1)]
 
 
 def test_budget_bounds_the_part_of_the_driver(running: Running):

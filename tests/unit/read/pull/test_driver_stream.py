@@ -216,6 +216,25 @@ def test_reopened_stream_counts_anew():
         assert stream.is_flow_controlled
 
 
+def test_acks_of_the_last_stream_make_no_room_in_the_next():
+    """Its messages were outstanding on the last one. So this one may be full, and hold back messages."""
+    service = Service(scripts=[[response("a")], [response("b")]])
+    with opened(service, max_messages=2) as stream:
+        wait(stream, 1)
+        taken(stream)
+        service.calls[0].say(grpc.StatusCode.UNAVAILABLE)
+        wait(stream, 1)
+        stream.record_acks(1)
+        service.calls[1].say(response("c"))
+        wait(stream, 2)
+        assert stream.is_flow_controlled
+        taken(stream)
+        stream.record_acks(2)
+        service.calls[1].say(response("d"))
+        wait(stream, 1)
+        assert not stream.is_flow_controlled
+
+
 def test_poll_does_not_wait_for_a_waiting_poll():
     """The lease extender polls while Spark's call waits for the first message."""
     service = Service()
