@@ -8,6 +8,7 @@ I3  in the end everything is a committed row, and acked                 after th
 I4  every run ends or makes progress within bounds                      in `history`
 I5  a row is repeated only in the cases of `cases`, and never in the    at the end
     driver's part of a batch. A task stages nothing after its lease     at each part (`Record.stage`)
+    and no id is forgotten whose message Pub/Sub has to deliver         when it is forgotten
 I6  kept state is bounded by uncommitted and in-doubt messages          at the end
 keys  messages of an ordering key are in order, in partition and batches   at the end
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from tests.simulation import product
@@ -81,6 +83,16 @@ def check_repeats(record: Record) -> Counter[str]:
             else:
                 named[case] += 1
     return named
+
+
+def check_forgotten(record: Record, are_forgotten: Callable[[Sequence[str]], Sequence[bool]]) -> None:
+    """Check I5 when ids are not in doubt any more: the next delivery of their messages would be a row."""
+    committed = [m.id for m in record.messages.values() if m.id in record.committed and not m.ended]
+    left = [message_id for message_id in committed if not record.acked[message_id]]
+    for message_id, is_forgotten in zip(left, are_forgotten(left), strict=True):
+        first = record.committed[message_id][0][0] if record.committed[message_id] else 0.0  # none after a rollback
+        if is_forgotten and name_of(record, Repeat(message_id, first, record.hub.now, False)) is None:
+            record.violate("I5", f"{short([message_id])} is forgotten, and its ack was not accepted")
 
 
 def check_driver_parts(record: Record) -> None:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 
 from pubsub_spark.codec.registry import TopicSchema
 from pubsub_spark.errors import MissingFile
 from pubsub_spark.options import ReadOptions
+from pubsub_spark.read.driver.in_doubt import InDoubt
 from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.driver.query_driver import QueryDriver
 from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.rows import Rows
 from pubsub_spark.read.runtime import Runtime
-from pubsub_spark.read.staging import part, schemas
+from pubsub_spark.read.staging import ids, part, schemas
 from pubsub_spark.read.task import partition_pull, partition_reader
 from pubsub_spark.read.task.partitions import StagedPartition
 
-__all__ = ["Budget", "MissingFile", "Offset", "begin", "driver", "driver_ids", "read", "staged_ids"]
+__all__ = ["Budget", "MissingFile", "Offset", "begin", "driver", "driver_ids", "read", "staged_ids", "watching_doubt"]
 
 
 def begin() -> None:
@@ -79,3 +82,21 @@ def staged_ids(content: bytes) -> set[str]:
     return {
         message_id for receipts in part.receipts([content]) for message_id in receipts.column("message_id").to_pylist()
     }
+
+
+def watching_doubt(
+    forgotten: Callable[[Callable[[Sequence[str]], Sequence[bool]]], None],
+) -> AbstractContextManager[Any]:
+    """Have `forgotten` called when ids are not in doubt any more because the subscription was found empty.
+
+    It is called with a function that says which message ids these are.
+    """
+    drained = InDoubt.drained
+
+    def watched(in_doubt: InDoubt, now: float) -> None:
+        before = in_doubt.sets
+        drained(in_doubt, now)
+        if gone := [each for each in before if each not in in_doubt.sets]:
+            forgotten(lambda names: ids.is_in(ids.digests(pa.array(names, pa.string())), gone).tolist())
+
+    return mock.patch.object(InDoubt, "drained", watched)

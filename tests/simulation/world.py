@@ -72,6 +72,7 @@ class World:
         with (
             mock.patch("uuid.uuid4", side_effect=lambda: uuid.UUID(int=ids.getrandbits(128))),
             mock.patch("os.getpid", return_value=1),
+            product.watching_doubt(lambda are_forgotten: checkers.check_forgotten(self.record, are_forgotten)),
         ):
             self._operator.start(run_operator, "operator")
             try:
