@@ -8,7 +8,7 @@ I3  in the end everything is a committed row, and acked                 after th
 I4  every run ends or makes progress within bounds                      in `history`
 I5  a row is repeated only in the cases of `cases`, and never in the    at the end
     driver's part of a batch. A task stages nothing after its lease     at each part (`Record.stage`)
-    and no id is forgotten whose message Pub/Sub has to deliver         when it is forgotten
+    and no query deletes the last file that knows a message to come     at each deletion
 I6  kept state is bounded by uncommitted and in-doubt messages          at the end
 keys  messages of an ordering key are in order, in partition and batches   at the end
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 
 from tests.simulation import product
@@ -85,14 +85,20 @@ def check_repeats(record: Record) -> Counter[str]:
     return named
 
 
-def check_forgotten(record: Record, are_forgotten: Callable[[Sequence[str]], Sequence[bool]]) -> None:
-    """Check I5 when ids are not in doubt any more: the next delivery of their messages would be a row."""
-    committed = [m.id for m in record.messages.values() if m.id in record.committed and not m.ended]
-    left = [message_id for message_id in committed if not record.acked[message_id]]
-    for message_id, is_forgotten in zip(left, are_forgotten(left), strict=True):
-        first = record.committed[message_id][0][0] if record.committed[message_id] else 0.0  # none after a rollback
-        if is_forgotten and name_of(record, Repeat(message_id, first, record.hub.now, False)) is None:
-            record.violate("I5", f"{short([message_id])} is forgotten, and its ack was not accepted")
+def check_deletion(record: Record, path: str, content: bytes, left: Mapping[str, bytes]) -> None:
+    """Check I5 when a query deletes a file: a committed message that no other file knows has been acknowledged.
+
+    Its next delivery would be a row again, also if none comes in this history.
+    """
+    messages = [record.messages[message_id] for message_id, commits in record.committed.items() if commits]
+    not_acked = [message.id for message in messages if not message.ended and not record.acked[message.id]]
+    forgotten = product.known_ids(path, content, not_acked)
+    for other, kept in left.items():
+        forgotten -= product.known_ids(other, kept, sorted(forgotten))
+    for message_id in sorted(forgotten):
+        first, _ = record.committed[message_id][0]
+        if name_of(record, Repeat(message_id, first, record.hub.now, False)) is None:
+            record.violate("I5", f"{short([message_id])} is forgotten with {path}, and was not acknowledged")
 
 
 def check_driver_parts(record: Record) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
-from unittest import mock
 
 import pyarrow as pa
 
 from pubsub_spark.codec.registry import TopicSchema
-from pubsub_spark.errors import MissingFile
+from pubsub_spark.errors import DamagedFile, MissingFile
 from pubsub_spark.options import ReadOptions
-from pubsub_spark.read.driver.in_doubt import InDoubt
 from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.driver.query_driver import QueryDriver
 from pubsub_spark.read.offset import Offset
@@ -23,7 +20,7 @@ from pubsub_spark.read.staging import ids, part, schemas
 from pubsub_spark.read.task import partition_pull, partition_reader
 from pubsub_spark.read.task.partitions import StagedPartition
 
-__all__ = ["Budget", "MissingFile", "Offset", "begin", "driver", "driver_ids", "read", "staged_ids", "watching_doubt"]
+__all__ = ["Budget", "MissingFile", "Offset", "begin", "driver", "driver_ids", "known_ids", "read", "staged_ids"]
 
 
 def begin() -> None:
@@ -84,19 +81,18 @@ def staged_ids(content: bytes) -> set[str]:
     }
 
 
-def watching_doubt(
-    forgotten: Callable[[Callable[[Sequence[str]], Sequence[bool]]], None],
-) -> AbstractContextManager[Any]:
-    """Have `forgotten` called when ids are not in doubt any more because the subscription was found empty.
-
-    It is called with a function that says which message ids these are.
-    """
-    drained = InDoubt.drained
-
-    def watched(in_doubt: InDoubt, now: float) -> None:
-        before = in_doubt.sets
-        drained(in_doubt, now)
-        if gone := [each for each in before if each not in in_doubt.sets]:
-            forgotten(lambda names: ids.is_in(ids.digests(pa.array(names, pa.string())), gone).tolist())
-
-    return mock.patch.object(InDoubt, "drained", watched)
+def known_ids(path: str, content: bytes, message_ids: Sequence[str]) -> set[str]:
+    """Return those of the ids that a file of the staging area has: a part, or ids in doubt."""
+    if not message_ids:
+        return set()
+    folder, _, name = path.rpartition("/")
+    try:
+        if name.startswith("part-"):
+            return staged_ids(content).intersection(message_ids)
+        if folder.endswith("/in-doubt"):
+            in_doubt = ids.IdSet(ids.deserialized(content)[0])
+            found = ids.is_in(ids.digests(pa.array(message_ids, pa.string())), [in_doubt])
+            return {message_id for message_id, is_known in zip(message_ids, found, strict=True) if is_known}
+    except DamagedFile:  # by a power loss
+        pass
+    return set()

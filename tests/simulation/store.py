@@ -7,7 +7,7 @@ adapter's: before the effect, or after it (an answer that was lost).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pubsub_spark.errors import StagingError
@@ -28,12 +28,16 @@ def _store(key: int) -> SimStore:
 
 
 class SimStore:
-    """One store. Pickled by reference. is_local: whether it is a folder of the machine, which may lose power."""
+    """One store. Pickled by reference. is_local: whether it is a folder of the machine, which may lose power.
+
+    on_delete: called when a query has deleted a file, with its path, its content and the files that are left.
+    """
 
     def __init__(self, hub: Hub, faults: Faults, record: Record, location: str, is_local: bool = False) -> None:
         self.location, self.is_local = location, is_local
         self._hub, self._faults, self._record = hub, faults, record
         self.files: dict[str, bytes] = {}
+        self.on_delete: Callable[[str, bytes, Mapping[str, bytes]], None] = lambda *_: None
         self.delays: dict[tuple[str, str], float] = {}  # seconds that a call takes, by verb and name of the file
         self._writing: dict[int, tuple[str, bytes]] = {}  # writes that are not answered, by a number
         self._written = 0
@@ -78,7 +82,12 @@ class SimStore:
         return self._ask(found, "lists", prefix)
 
     def delete(self, path: str) -> None:
-        self._ask(lambda: self.files.pop(path, None), "deletes", path)
+        def deleted() -> None:
+            content = self.files.pop(path, None)
+            if content is not None:
+                self.on_delete(path, content, self.files)
+
+        self._ask(deleted, "deletes", path)
 
     def prepare(self, folder: str) -> None:
         """Do nothing: a folder in memory needs no rights."""

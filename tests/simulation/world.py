@@ -6,6 +6,7 @@ import random
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from unittest import mock
 
 from pubsub_spark.emulator.state.settings import Settings
@@ -50,6 +51,8 @@ class World:
         self.service = Service(hub, faults, record, setup.settings, setup.response)
         self.backend = SimBackend(self.service, probe_after=setup.probe_after)
         self.stores = [SimStore(hub, faults, record, f"sim://area-{n}", setup.are_stores_local) for n in range(2)]
+        for store in self.stores:
+            store.on_delete = partial(checkers.check_deletion, record)
         self.store = self.stores[0]
         self.machines = [Machine(f"machine {n}", 1000.0 * n, skew) for n, skew in enumerate(setup.skews)]
         self.checkpoint, self.sink = Checkpoint("c"), Sink()
@@ -72,7 +75,6 @@ class World:
         with (
             mock.patch("uuid.uuid4", side_effect=lambda: uuid.UUID(int=ids.getrandbits(128))),
             mock.patch("os.getpid", return_value=1),
-            product.watching_doubt(lambda are_forgotten: checkers.check_forgotten(self.record, are_forgotten)),
         ):
             self._operator.start(run_operator, "operator")
             try:
