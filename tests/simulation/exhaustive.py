@@ -4,8 +4,9 @@ Enumerated are the protocol, the trigger and two faults. The driver is killed at
 the service, each message that arrives, each write of Spark's logs and of the sink, or never. The first attempt of a
 pulling task is suspended at any point and for each duration. Threads run as soon as they can, and nothing else fails.
 
-Two more enumerations: the late attempt stages its part between the commit of its batch and the deletion. And a run is
-killed or stopped at any point while it has a message whose id is in doubt.
+Three more enumerations: the late attempt stages its part between the commit of its batch and the deletion. A run is
+killed or stopped at any point while it has a message whose id is in doubt. And a pull ends after the lease of a
+committed message, whose ack was not accepted.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _LEASES_SECONDS = 700.0
 _LATE_ACKS_SECONDS = 62.0  # until acks are accepted, after the lease of the driver stream
 _SILENCES_SECONDS = 1.0, 620.0, 10.0, 10.0  # at the end of the last, a message of the run before is not due yet
 _PULL_SECONDS = 5.0  # of a task
+_BEFORE_PULL_SECONDS = (15.0, 25.0)  # after which a batch is planned while no lease ends soon
+_LATE_PULL_SECONDS = (35.0, 50.0)  # of an attempt, until the first lease ends
 _LEASED_SECONDS = (40.0, 60.0)  # after which the lease ends of an attempt that has pulled at once, or late
 
 
@@ -138,6 +141,21 @@ def _end_with_a_redelivery(world: World, choices: Enumerated) -> None:
     _check(world)
 
 
+def _pull_late(world: World, choices: Enumerated) -> None:
+    """Suspend an attempt at one of its operations, so that its pull ends after the lease of the batch before."""
+    world.service.quota_until = world.hub.now + _LEASED_SECONDS[1] + 40.0
+    world.publish(1)
+    query = _query(PROCESSING_TIME, choices.pick((True, False)), _PULL_SECONDS)
+    application = world.start(replace(query, buffered=2))
+    world.wait(choices.pick(_BEFORE_PULL_SECONDS))
+    world.publish(3)
+    application.on_attempt = lambda process: _make_late(application, process, choices, _LATE_PULL_SECONDS)
+    world.wait(90.0)
+    world.publish(1)
+    world.run_quietly(application)
+    _check(world)
+
+
 def _stop(world: World, application: Application) -> None:
     if application.is_alive:
         application.stop()
@@ -161,15 +179,21 @@ def _once(choices: Enumerated, happens: Callable[[], None]) -> Callable[[], None
     return decide
 
 
-def _make_late(application: Application, process: Process, choices: Enumerated) -> None:
+def _make_late(
+    application: Application,
+    process: Process,
+    choices: Enumerated,
+    durations: tuple[float, ...] = _LATE_SECONDS,
+) -> None:
     """Suspend the first attempt at one of its operations. It lives on when its driver is gone."""
     if not application.outlives:
         application.outlives.add(process)
-        process.on_operation = _once(choices, lambda: application.suspend(process, choices.pick(_LATE_SECONDS)))
+        process.on_operation = _once(choices, lambda: application.suspend(process, choices.pick(durations)))
 
 
 _FAMILIES = (
     (_crash, Settings(ack_deadline=10)),
     (_leave_an_attempt, Settings(ack_deadline=10, ordering=True)),
     (_end_with_a_redelivery, Settings(ack_deadline=10, min_backoff=600, max_backoff=600)),
+    (_pull_late, Settings(ack_deadline=10)),
 )
