@@ -34,6 +34,7 @@ _LATE_ACKS_SECONDS = 62.0  # until acks are accepted, after the lease of the dri
 _SILENCES_SECONDS = 1.0, 620.0, 10.0, 10.0  # at the end of the last, a message of the run before is not due yet
 _PULL_SECONDS = 5.0  # of a task
 _BEFORE_PULL_SECONDS = (15.0, 25.0)  # after which a batch is planned while no lease ends soon
+_NO_QUOTA_SECONDS = 100.0  # until acks are accepted, long after the lease of the driver stream
 _LATE_PULL_SECONDS = (35.0, 50.0)  # of an attempt, until the first lease ends
 _LEASED_SECONDS = (40.0, 60.0)  # after which the lease ends of an attempt that has pulled at once, or late
 
@@ -143,14 +144,14 @@ def _end_with_a_redelivery(world: World, choices: Enumerated) -> None:
 
 def _pull_late(world: World, choices: Enumerated) -> None:
     """Suspend an attempt at one of its operations, so that its pull ends after the lease of the batch before."""
-    world.service.quota_until = world.hub.now + _LEASED_SECONDS[1] + 40.0
+    world.service.quota_until = world.hub.now + _NO_QUOTA_SECONDS
     world.publish(1)
     query = _query(PROCESSING_TIME, choices.pick((True, False)), _PULL_SECONDS)
     application = world.start(replace(query, buffered=2))
     world.wait(choices.pick(_BEFORE_PULL_SECONDS))
     world.publish(3)
     application.on_attempt = lambda process: _make_late(application, process, choices, _LATE_PULL_SECONDS)
-    world.wait(90.0)
+    world.wait(_NO_QUOTA_SECONDS)
     world.publish(1)
     world.run_quietly(application)
     _check(world)

@@ -201,14 +201,21 @@ def test_flow_control_admits_as_many_as_were_acknowledged():
         assert [False, True] == flow_controlled_by(stream, service, "d", "e")
 
 
-def test_reopened_stream_counts_anew():
-    """The service counts outstanding messages for each stream: those of the last one do not count for the next."""
+@contextmanager
+def reopened() -> Iterator[tuple[DriverStream, Service]]:
+    """A stream of two messages at most that was opened again: one was taken before, and one is buffered since."""
     service = Service(scripts=[[response("a")], [response("b")]])
     with opened(service, max_messages=2) as stream:
         wait(stream, 1)
         taken(stream)
         service.calls[0].say(grpc.StatusCode.UNAVAILABLE)
         wait(stream, 1)
+        yield stream, service
+
+
+def test_reopened_stream_counts_anew():
+    """The service counts outstanding messages for each stream: those of the last one do not count for the next."""
+    with reopened() as (stream, service):
         assert not stream.is_flow_controlled
         taken(stream)
         service.calls[1].say(response("c"))
@@ -218,12 +225,7 @@ def test_reopened_stream_counts_anew():
 
 def test_acks_of_the_last_stream_make_no_room_in_the_next():
     """Its messages were outstanding on the last one. So this one may be full, and hold back messages."""
-    service = Service(scripts=[[response("a")], [response("b")]])
-    with opened(service, max_messages=2) as stream:
-        wait(stream, 1)
-        taken(stream)
-        service.calls[0].say(grpc.StatusCode.UNAVAILABLE)
-        wait(stream, 1)
+    with reopened() as (stream, service):
         stream.record_acks(1)
         service.calls[1].say(response("c"))
         wait(stream, 2)
