@@ -54,6 +54,23 @@ KINDS: dict[str, tuple[str, float]] = {
     "other options": ("the query is restarted with other options", 0.7),
 }
 
+# Kinds that explain a repeated row (`cases`). Behind them, no repeat shows a wrong rule.
+REPEATING = frozenset(
+    {
+        "ack forgotten",
+        "checkpoint rolled back",
+        "file removed",
+        "lease cut",
+        "other staging",
+        "power loss",
+        "recreated",
+        "seek back",
+        "seek forward",
+        "service silent",
+        "stream silent",
+    }
+)
+
 # Kinds that are drawn more often, because few of their histories show a wrong rule.
 _RARELY_SEEN = ("some ids fail", "some ids fail", "checkpoint rolled back", "checkpoint rolled back")
 

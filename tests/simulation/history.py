@@ -4,7 +4,8 @@
               apart. After each step the invariants I1 and I2 are checked
     liveness  faults off. Two runs (more if Spark asks for one batch a run). Then I3, I5, I6 and the ordering keys
 
-A `Plan` can leave things out, so that a failed history can be made smaller (`shrink`).
+One history in four is of a job that runs again and again (`_JOB`): an id that a run forgets too early is a row of a
+later run. A `Plan` can leave things out, so that a failed history can be made smaller (`shrink`).
 """
 
 from __future__ import annotations
@@ -18,14 +19,13 @@ from pubsub_spark.options import ReadOptions
 from tests.simulation import checkers, product, schemas
 from tests.simulation.chooser import Chooser, Seeded
 from tests.simulation.connection import ADDRESS
-from tests.simulation.faults import Faults
+from tests.simulation.faults import REPEATING, Faults
 from tests.simulation.record import Record, Violation
 from tests.simulation.service import DEAD_LETTERS, SUBSCRIPTION
 from tests.simulation.spark import AVAILABLE_NOW, ONCE, PROCESSING_TIME, Application, Checkpoint, Query, Sink
 from tests.simulation.world import Setup, World
 
-_GAPS = (0.0, 0.0, 1.0, 30.0, 700.0, 3600.0, DAY, 3 * DAY)  # seconds between two runs
-_SHORT_GAPS = _GAPS[:4]  # while a query runs
+_SHORT_SECONDS = 61.0  # between two runs, while a query of an earlier run lives on
 _LEASES_SECONDS = 700.0  # after which no lease of a dead client is left
 SINGLE_BATCH_RUNS = 4  # of one batch each: an old batch again, an empty one, the messages, their acks
 _FEW_BYTES = 600  # of responses: a few messages
@@ -33,6 +33,42 @@ _BUFFERED_RESPONSES = 4  # of a service that cuts none: a larger buffer is nearl
 _MAX_BATCHES = 4  # for a backlog that fits into one
 _MAX_FAILURES = 3  # of quiet runs, each with an error that says what to do
 _LOSSES = ("file removed", "rolled back", "other staging", "new checkpoint")
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """The draws of a kind of history. exactly_once, backoff, dead_letters: probabilities."""
+
+    without: frozenset[str] = frozenset()  # kinds of faults
+    most_faults: int = 5
+    runs: tuple[int, ...] = (1, 2, 3, 4)
+    gaps: tuple[float, ...] = (0.0, 0.0, 1.0, 30.0, 700.0, 3600.0, DAY, 3 * DAY)  # seconds between two runs
+    messages: tuple[int, ...] = (3, 10, 30)
+    exactly_once: float = 0.35
+    backoff: float = 0.2
+    dead_letters: float = 0.1
+    responses: tuple[int | None, ...] = (None, None, None, 2)
+    budgets: tuple[int, ...] = (1, 3, 10, 1000)  # messages of a batch
+    buffered: tuple[int, ...] = (1, 3, 1000)  # messages
+    triggers: tuple[str, ...] = (PROCESSING_TIME, PROCESSING_TIME, AVAILABLE_NOW, AVAILABLE_NOW, ONCE)
+
+
+_ANY = _Kind()
+# Few messages fit into a buffer or a batch, most runs are longer apart than a lease, and no fault explains a repeat.
+_JOB = _Kind(
+    without=REPEATING,
+    most_faults=3,
+    runs=(3, 4, 5, 6, 7),
+    gaps=(0.0, 30.0, 61.0, 590.0, 610.0, 700.0, 1250.0, 1300.0, 1300.0, 1900.0, 1900.0, 3600.0, 3600.0, DAY, DAY),
+    messages=(10, 30),
+    exactly_once=0.6,
+    backoff=0.6,
+    dead_letters=0.0,
+    responses=(None,),
+    budgets=(2, 3),
+    buffered=(2, 3, 4, 1000),
+    triggers=(AVAILABLE_NOW, AVAILABLE_NOW, ONCE),
+)
 
 
 @dataclass(frozen=True)
@@ -66,26 +102,27 @@ class Outcome:
 def run(plan: Plan) -> Outcome:
     """Run the history of a plan."""
     chooser = Seeded(plan.seed)
-    faults = Faults.drawn(chooser, without=plan.without)
-    history = History(plan, World(chooser, faults, _setup(chooser, faults)))
+    kind = _JOB if chooser.chance(0.25) else _ANY
+    faults = Faults.drawn(chooser, kind.most_faults, plan.without | kind.without)
+    history = History(plan, World(chooser, faults, _setup(chooser, faults, kind)), kind)
     world, record = history.world, history.world.record
     world.run(history.operate, plan.seed)
     rates, runs = faults.rates, len(world.applications)
     return Outcome(plan, record.violation, record, rates, history.repeats, world.hub.steps, runs)
 
 
-def _setup(chooser: Chooser, faults: Faults) -> Setup:
+def _setup(chooser: Chooser, faults: Faults, kind: _Kind) -> Setup:
     settings = Settings(
         ack_deadline=10,
         retention=31 * DAY,
         ttl=math.inf,
-        exactly_once="some ids fail" in faults.rates or chooser.chance(0.35),
+        exactly_once="some ids fail" in faults.rates or chooser.chance(kind.exactly_once),
         # A task looks for late parts if its messages have keys, and an ack that fails has effects on its key.
         ordering=chooser.chance(0.8 if {"partial action", "some ids fail"} & faults.rates.keys() else 0.25),
     )
-    if chooser.chance(0.2):
+    if chooser.chance(kind.backoff):
         settings = replace(settings, min_backoff=10, max_backoff=chooser.pick((10, 600)))
-    if chooser.chance(0.1):
+    if chooser.chance(kind.dead_letters):
         settings = replace(settings, dead_letter_topic=DEAD_LETTERS, dead_letter_attempts=chooser.pick((5, 20)))
     if chooser.chance(0.5):
         settings = replace(settings, retain_acked=True)
@@ -95,18 +132,18 @@ def _setup(chooser: Chooser, faults: Faults) -> Setup:
         chooser.pick((10.0, float("inf"))),
         chooser.chance(0.5),
         tuple(chooser.pick(skews) for _ in range(chooser.pick((1, 3)))),
-        chooser.pick((None, None, None, 2)),
+        chooser.pick(kind.responses),
     )
 
 
-def _query(chooser: Chooser, response: int | None) -> Query:
-    messages, volume = chooser.pick((1, 3, 10, 1000)), chooser.pick((10**6, 10**6, _FEW_BYTES))
-    buffered = chooser.pick((1, 3, 1000))
+def _query(chooser: Chooser, response: int | None, kind: _Kind) -> Query:
+    messages, volume = chooser.pick(kind.budgets), chooser.pick((10**6, 10**6, _FEW_BYTES))
+    buffered = chooser.pick(kind.buffered)
     if response is not None:
         messages, buffered = 1000, _BUFFERED_RESPONSES * response
     return Query(
         _options(chooser, messages, volume),
-        chooser.pick((PROCESSING_TIME, PROCESSING_TIME, AVAILABLE_NOW, AVAILABLE_NOW, ONCE)),
+        chooser.pick(kind.triggers),
         chooser.chance(0.6),
         product.Budget(messages, volume),
         chooser.pick((1, 2, 3)),
@@ -131,15 +168,15 @@ def _options(chooser: Chooser, messages: int, volume: int) -> ReadOptions:
 class History:
     """The operator of one history: starts, stops and breaks things."""
 
-    def __init__(self, plan: Plan, world: World) -> None:
-        self.world = world
+    def __init__(self, plan: Plan, world: World, kind: _Kind) -> None:
+        self.world, self._kind = world, kind
         self.repeats: Counter[str] = Counter()
         self._chooser, self._faults, self._record = world.chooser, world.faults, world.record
-        self._query = _query(world.chooser, world.service.response)
+        self._query = _query(world.chooser, world.service.response, kind)
         if world.service.schema is not None:
             self._query = replace(self._query, options=replace(self._query.options, decode="topic"))
-        self._runs = plan.runs or 1 + world.chooser.below(4)
-        self._messages_left = plan.messages or world.chooser.pick((3, 10, 30))
+        self._runs = plan.runs or world.chooser.pick(kind.runs)
+        self._messages_left = plan.messages or world.chooser.pick(kind.messages)
 
     def operate(self) -> None:
         """Run the history."""
@@ -147,7 +184,8 @@ class History:
             self._publish()
             if self._run_with_faults(is_last=number == self._runs - 1):
                 is_idle = not any(each.is_alive for each in self.world.applications)
-                self.world.wait(self._chooser.pick(_GAPS if is_idle else _SHORT_GAPS))
+                gaps = [gap for gap in self._kind.gaps if is_idle or gap <= _SHORT_SECONDS]
+                self.world.wait(self._chooser.pick(gaps))
         self._publish(everything=True)
         self._calm()
         self._run_quietly()

@@ -186,6 +186,18 @@ def _accepts_all(answered: Any) -> Any:
     return mutated
 
 
+def _counts_earlier_runs(commit: Any) -> Any:
+    """Count a driver part of an earlier run as messages of this run's stream."""
+
+    def mutated(self: Any, batch: int, parts: Any) -> Any:
+        gone = commit(self, batch, parts)
+        for part in self.parts_of(batch):
+            part.outstanding = part.footer.acks if part.number == 0 else 0
+        return gone
+
+    return mutated
+
+
 def _drains_always(_: Any) -> Any:
     def mutated(self: Any, idle_seconds: float) -> None:
         if self.run.stream.is_idle(idle_seconds):
@@ -235,6 +247,7 @@ MUTATIONS: list[Mutation] = [
         "stale acks of redeliveries count", ("I5",), replaced(ledger.AckLedger, "redelivered_answered", _accepts_all)
     ),
     Mutation("drained at any pause", ("I5",), replaced(active_run.ActiveRun, "_record_drained", _drains_always)),
+    Mutation("acks of an earlier run make room", ("I5",), replaced(ledger.AckLedger, "commit", _counts_earlier_runs)),
     Mutation(
         "ids of a rolled back batch are in doubt", ("I1",), replaced(start, "read_in_doubt", _loads_later_batches)
     ),
