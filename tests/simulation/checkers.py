@@ -27,6 +27,7 @@ from tests.simulation.store import SimStore
 
 MAX_IN_DOUBT_FILES = 12  # each twice as long as the next, and deleted with the next batch
 MAX_SCHEMA_FILES = 30  # of five revisions: as readers, and the answers about each
+MAX_BATCHES = 4  # for a backlog that fits into one
 MAX_OTHER_FILES, MAX_OTHER_BYTES = 4, 1024  # the token, the last batch, the owner, the unfinished run
 
 
@@ -160,6 +161,12 @@ def _looked_too_early(parts: list[Staged]) -> bool:
         after.looked is not None and any(after.looked < before.at for before in parts[:number])
         for number, after in enumerate(parts)
     )
+
+
+def check_batches(record: Record, backlog: int, batches: int) -> None:
+    """Check I4: tasks pull a backlog that is larger than the driver's buffer and fits into a batch."""
+    if batches > MAX_BATCHES:
+        record.violate("I4", f"a backlog of {backlog} messages took {batches} batches")
 
 
 def check_files(record: Record, store: SimStore, stream: str, is_in_doubt: bool) -> None:

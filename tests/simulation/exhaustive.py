@@ -4,9 +4,9 @@ Enumerated are the protocol, the trigger and two faults. The driver is killed at
 the service, each message that arrives, each write of Spark's logs and of the sink, or never. The first attempt of a
 pulling task is suspended at any point and for each duration. Threads run as soon as they can, and nothing else fails.
 
-Three more enumerations: the late attempt stages its part between the commit of its batch and the deletion. A run is
-killed or stopped at any point while it has a message whose id is in doubt. And a pull ends after the lease of a
-committed message, whose ack was not accepted.
+Four more enumerations: the late attempt stages its part between the commit of its batch and the deletion. A run is
+killed or stopped at any point while it has a message whose id is in doubt. A pull ends after the lease of a committed
+message, whose ack was not accepted. And a service that cuts no response has a backlog.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.simulation import checkers, product, runner
 from tests.simulation.chooser import Enumerated, Fixed
 from tests.simulation.connection import ADDRESS
 from tests.simulation.faults import Faults
-from tests.simulation.history import SINGLE_BATCH_RUNS, Outcome, Plan
+from tests.simulation.history import BUFFERED_RESPONSES, SINGLE_BATCH_RUNS, Outcome, Plan
 from tests.simulation.hub import Process
 from tests.simulation.service import SUBSCRIPTION
 from tests.simulation.spark import AVAILABLE_NOW, ONCE, PROCESSING_TIME, Application, Query
@@ -37,16 +37,17 @@ _BEFORE_PULL_SECONDS = (15.0, 25.0)  # after which a batch is planned while no l
 _NO_QUOTA_SECONDS = 100.0  # until acks are accepted, long after the lease of the driver stream
 _LATE_PULL_SECONDS = (35.0, 50.0)  # of an attempt, until the first lease ends
 _LEASED_SECONDS = (40.0, 60.0)  # after which the lease ends of an attempt that has pulled at once, or late
+_BACKLOG = 30  # messages
 
 
 def run() -> runner.Summary:
     """Run all of them, up to the first that breaks an invariant."""
     summary = runner.Summary()
-    for operate, settings in _FAMILIES:
+    for operate, setup in _FAMILIES:
         choices = Enumerated()
         more = True
         while more and not summary.failures:
-            outcome = _run_one(operate, settings, choices)
+            outcome = _run_one(operate, setup, choices)
             summary.add(outcome)
             if outcome.violation is not None:
                 lines = [f"decisions {choices.decisions} break {outcome.violation}", *outcome.record.lines()]
@@ -55,9 +56,9 @@ def run() -> runner.Summary:
     return summary
 
 
-def _run_one(operate: Callable[[World, Enumerated], None], settings: Settings, choices: Enumerated) -> Outcome:
+def _run_one(operate: Callable[[World, Enumerated], None], setup: Setup, choices: Enumerated) -> Outcome:
     fixed = Fixed()
-    world = World(fixed, Faults(fixed), Setup(settings), is_fair=True)
+    world = World(fixed, Faults(fixed), setup, is_fair=True)
     world.run(lambda: operate(world, choices), seed=0)
     record = world.record
     return Outcome(Plan(0), record.violation, record, steps=world.hub.steps, runs=len(world.applications))
@@ -157,6 +158,18 @@ def _pull_late(world: World, choices: Enumerated) -> None:
     _check(world)
 
 
+def _read_a_backlog(world: World, choices: Enumerated) -> None:
+    """Read a backlog while the rest of the driver's buffer is too small for a response, with no fault."""
+    query = _query(*choices.pick(_TRIGGERS[:2]))
+    options = replace(query.options, max_messages_per_trigger=1000)
+    buffered = BUFFERED_RESPONSES * (world.service.response or 1)
+    world.publish(_BACKLOG)
+    query = replace(query, options=options, budget=product.Budget(1000, 10**6), buffered=buffered)
+    world.run_quietly(world.start(query))
+    checkers.check_batches(world.record, _BACKLOG, len(world.record.commits))
+    _check(world)
+
+
 def _stop(world: World, application: Application) -> None:
     if application.is_alive:
         application.stop()
@@ -193,8 +206,9 @@ def _make_late(
 
 
 _FAMILIES = (
-    (_crash, Settings(ack_deadline=10)),
-    (_leave_an_attempt, Settings(ack_deadline=10, ordering=True)),
-    (_end_with_a_redelivery, Settings(ack_deadline=10, min_backoff=600, max_backoff=600)),
-    (_pull_late, Settings(ack_deadline=10)),
+    (_crash, Setup(Settings(ack_deadline=10))),
+    (_leave_an_attempt, Setup(Settings(ack_deadline=10, ordering=True))),
+    (_end_with_a_redelivery, Setup(Settings(ack_deadline=10, min_backoff=600, max_backoff=600))),
+    (_pull_late, Setup(Settings(ack_deadline=10))),
+    (_read_a_backlog, Setup(Settings(ack_deadline=10), response=2)),
 )

@@ -29,8 +29,7 @@ _SHORT_SECONDS = 61.0  # between two runs, while a query of an earlier run lives
 _LEASES_SECONDS = 700.0  # after which no lease of a dead client is left
 SINGLE_BATCH_RUNS = 4  # of one batch each: an old batch again, an empty one, the messages, their acks
 _FEW_BYTES = 600  # of responses: a few messages
-_BUFFERED_RESPONSES = 4  # of a service that cuts none: a larger buffer is nearly full while the last does not fit
-_MAX_BATCHES = 4  # for a backlog that fits into one
+BUFFERED_RESPONSES = 4  # of a service that cuts none: a larger buffer is nearly full while the last does not fit
 _MAX_FAILURES = 3  # of quiet runs, each with an error that says what to do
 _LOSSES = ("file removed", "rolled back", "other staging", "new checkpoint")
 
@@ -140,7 +139,7 @@ def _query(chooser: Chooser, response: int | None, kind: _Kind) -> Query:
     messages, volume = chooser.pick(kind.budgets), chooser.pick((10**6, 10**6, _FEW_BYTES))
     buffered = chooser.pick(kind.buffered)
     if response is not None:
-        messages, buffered = 1000, _BUFFERED_RESPONSES * response
+        messages, buffered = 1000, BUFFERED_RESPONSES * response
     return Query(
         _options(chooser, messages, volume),
         chooser.pick(kind.triggers),
@@ -395,8 +394,8 @@ class History:
     def _check_batches(self, backlog: int, batches: int) -> None:
         """Check I4: tasks pull a backlog that is larger than the buffer, also if the last response does not fit."""
         fits = self.world.service.response is not None and self._query.budget.bytes > _FEW_BYTES  # into one batch
-        if fits and self._is_calm and batches > _MAX_BATCHES:
-            self._record.violate("I4", f"a backlog of {backlog} messages took {batches} batches")
+        if fits and self._is_calm:
+            checkers.check_batches(self._record, backlog, batches)
 
     def _follow_the_advice(self, application: Application) -> None:
         """Follow the advice of a StagingError: continue without the lost batches, or start a new checkpoint."""
