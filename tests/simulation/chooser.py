@@ -50,7 +50,10 @@ class Seeded:
 
 
 class Fixed:
-    """The first alternative each time, and no chance but a certain one: for decisions that are not varied."""
+    """The same alternative each time, and no chance but a certain one: for decisions that are not varied."""
+
+    def __init__(self, at: int = 0) -> None:
+        self._at = at
 
     def chance(self, probability: float) -> bool:
         return probability >= 1
@@ -59,7 +62,7 @@ class Fixed:
         return 0
 
     def pick(self, values: Sequence[T]) -> T:
-        return values[0]
+        return values[self._at]
 
     def seconds(self, low: float, high: float) -> float:
         return low

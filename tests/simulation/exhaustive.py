@@ -4,9 +4,10 @@ Enumerated are the protocol, the trigger and two faults. The driver is killed at
 the service, each message that arrives, each write of Spark's logs and of the sink, or never. The first attempt of a
 pulling task is suspended at any point and for each duration. Threads run as soon as they can, and nothing else fails.
 
-Four more enumerations: the late attempt stages its part between the commit of its batch and the deletion. A run is
+Five more enumerations: the late attempt stages its part between the commit of its batch and the deletion. A run is
 killed or stopped at any point while it has a message whose id is in doubt. A pull ends after the lease of a committed
-message, whose ack was not accepted. And a service that cuts no response has a backlog.
+message, whose ack was not accepted. The lease of a buffered message is not extended. And a service that cuts no
+response has a backlog.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ _BEFORE_PULL_SECONDS = (15.0, 25.0)  # after which a batch is planned while no l
 _NO_QUOTA_SECONDS = 100.0  # until acks are accepted, long after the lease of the driver stream
 _LATE_PULL_SECONDS = (35.0, 50.0)  # of an attempt, until the first lease ends
 _LEASED_SECONDS = (40.0, 60.0)  # after which the lease ends of an attempt that has pulled at once, or late
+_SLOW_SINK_SECONDS = 58.0  # a few less than a lease
+_APART_SECONDS = (0.1, 5.0)  # two messages: their leases are extended at once, or one after the other
+_EXTENDED_SECONDS = 6.0  # until the lease of the first message is extended, and the other one is not due
 _BACKLOG = 30  # messages
 
 
@@ -158,6 +162,22 @@ def _pull_late(world: World, choices: Enumerated) -> None:
     _check(world)
 
 
+def _lose_a_lease(world: World, choices: Enumerated) -> None:
+    """Refuse to extend the lease of a buffered message. It ends, and it is redelivered, while a batch is written."""
+    query = replace(_query(PROCESSING_TIME, choices.pick((True, False))), sink_seconds=_SLOW_SINK_SECONDS, buffered=3)
+    application = world.start(query)
+    world.publish(1)
+    world.wait(choices.pick(_APART_SECONDS))
+    world.publish(1)
+    world.wait(_EXTENDED_SECONDS)
+    world.faults.rates["some ids fail"] = 1.0
+    world.service.chooser = Fixed(at=-1)  # the last reason is permanent
+    world.wait(_SLOW_SINK_SECONDS / 2)
+    world.faults.are_on = False
+    world.run_quietly(application)
+    _check(world)
+
+
 def _read_a_backlog(world: World, choices: Enumerated) -> None:
     """Read a backlog while the rest of the driver's buffer is too small for a response, with no fault."""
     query = _query(*choices.pick(_TRIGGERS[:2]))
@@ -210,5 +230,6 @@ _FAMILIES = (
     (_leave_an_attempt, Setup(Settings(ack_deadline=10, ordering=True))),
     (_end_with_a_redelivery, Setup(Settings(ack_deadline=10, min_backoff=600, max_backoff=600))),
     (_pull_late, Setup(Settings(ack_deadline=10))),
+    (_lose_a_lease, Setup(Settings(ack_deadline=10, exactly_once=True))),
     (_read_a_backlog, Setup(Settings(ack_deadline=10), response=2)),
 )
