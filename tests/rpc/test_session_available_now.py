@@ -180,9 +180,7 @@ def test_run_that_ended_well_is_not_said_to_be_killed(query: Engine, names: Name
         query.stop()
 
     assert "was killed" not in caplog.text
-    assert (
-        Staging(open_store(query.location), names.subscription, query.offsets[0].stream).read("unfinished-run") is None
-    )
+    assert Staging(open_store(query.location), names.subscription, query.offsets[0].stream).files("unfinished/") == []
 
 
 def test_available_now_ends_soon_without_acks(query: Engine, names: Names):

@@ -105,7 +105,7 @@ def _leave_an_attempt(world: World, choices: Enumerated) -> None:
     The batch is deleted late. More messages make a task pull at the time when the lease of the attempt ends.
     """
     world.faults.rates["partial action"] = 1.0
-    world.store.delays["writes", "last-acknowledged"] = _LEASES_SECONDS
+    world.store.delays["creates", "1"] = _LEASES_SECONDS  # that batch 1 was acknowledged
     for key in "ab":
         world.publish(1, key)
     application = world.start(_query(PROCESSING_TIME, choices.pick((True, False)), _PULL_SECONDS))

@@ -2,8 +2,8 @@
 
     <location>/<project>/<subscription>/<stream>/
         driver-token               read by executors, to know that they see the driver's area
-        last-acknowledged          number of the last batch that was acknowledged and deleted
-        unfinished-run             until when messages that a run has received are delivered. Empty while it runs
+        acknowledged/<batch>       says that all batches up to this one were acknowledged, and are deleted
+        unfinished/<epoch>         until when messages that a run has received are delivered. Empty while it runs
         in-doubt/<epoch>-<n>       ids of messages that may be delivered again (`ids`)
         <batch>/part-<i>           the messages and receipts of one pull, written once (`part`)
         schemas/<digest>           a schema that batches were decoded with (`schemas`)
@@ -11,6 +11,9 @@
         <batch>/given-<i>          says that rows of part i were yielded to Spark
         <batch>/malformed-<i>-<n>  says that part i has n payloads that could not be decoded
         owners/<epoch>             the run that owns the area, written once (`fencing`)
+
+No run overwrites a file of another one, because a write may take minutes and come after the end of its run: of the
+batches in `acknowledged`, and of the times in `unfinished`, the last one counts.
 
 Nothing in here is acknowledged, so losing it costs duplicates and never a message. Files of other names are left alone.
 A file whose content cannot be read raises DamagedFile.
@@ -35,11 +38,11 @@ from .part import FOOTER_READ_BYTES, Buffer, Footer, PartBuilder
 from .store import Store
 
 T = TypeVar("T")
-TOKEN, _LAST_ACKNOWLEDGED, _UNFINISHED_RUN = "driver-token", "last-acknowledged", "unfinished-run"
-IN_DOUBT, SCHEMAS, OWNERS = "in-doubt", "schemas", "owners"
+TOKEN, IN_DOUBT, SCHEMAS, OWNERS = "driver-token", "in-doubt", "schemas", "owners"
+_ACKNOWLEDGED, _UNFINISHED = "acknowledged", "unfinished"
 _OURS = re.compile(
-    rf"{TOKEN}|{_LAST_ACKNOWLEDGED}|{_UNFINISHED_RUN}"
-    rf"|{IN_DOUBT}/[0-9]+-[0-9]+|{SCHEMAS}/[0-9a-f]{{32}}(-[0-9]+)?|{OWNERS}/[0-9]+"
+    rf"{TOKEN}|({OWNERS}|{_ACKNOWLEDGED}|{_UNFINISHED})/[0-9]+"
+    rf"|{IN_DOUBT}/[0-9]+-[0-9]+|{SCHEMAS}/[0-9a-f]{{32}}(-[0-9]+)?"
     r"|[0-9]+/((part|given)-[0-9]+|manifest|malformed-[0-9]+-[0-9]+)"
 )
 
@@ -193,37 +196,49 @@ class Staging:
 
     def epochs(self) -> list[int]:
         """Return the epochs of the runs that have files in `owners/`, ascending."""
-        return sorted(int(path.rpartition("/")[2]) for path in self.files(f"{OWNERS}/"))
+        return self._numbers(OWNERS)
 
     def last_acknowledged(self) -> int:
         """Return the number of the last batch that was acknowledged and deleted, or 0."""
-        return self._parsed(_LAST_ACKNOWLEDGED, int, 0)
+        return max(self._numbers(_ACKNOWLEDGED), default=0)
 
     def begin_run(self, now: float, seconds: float) -> float:
         """Record that a run has begun. Return until when messages of a run that was killed are delivered, or 0.0.
 
         now: seconds since the epoch, like the result. seconds: the longest lease and back-off.
         """
-        until = self._parsed(_UNFINISHED_RUN, lambda text: float(text or now + seconds), 0.0)
-        self._put(_UNFINISHED_RUN, b"")
-        return until
+        earlier = [f"{_UNFINISHED}/{epoch}" for epoch in self._numbers(_UNFINISHED)]
+        ends = [self._parsed(path, lambda text: float(text or now + seconds), 0.0) for path in earlier]
+        self._put(self._unfinished, b"")
+        for path in earlier:
+            if path != self._unfinished:
+                self.delete_file(path)
+        return max(ends, default=0.0)
 
     def end_run(self, leased_until: float, now: float) -> None:
         """Record that a run has ended. leased_until: when the messages that it or an earlier one had are delivered."""
         if leased_until > now:
-            self._put(_UNFINISHED_RUN, str(leased_until).encode())
+            self._put(self._unfinished, str(leased_until).encode())
         else:
-            self.delete_file(_UNFINISHED_RUN)
+            self.delete_file(self._unfinished)
+
+    @property
+    def _unfinished(self) -> str:
+        return f"{_UNFINISHED}/{self.epoch}"
 
     def is_new(self) -> bool:
         """Return whether nothing was ever staged here. False for a checkpoint that was put back to its start."""
-        return self.read(_LAST_ACKNOWLEDGED) is None and not self.batches()
+        return not self._numbers(_ACKNOWLEDGED) and not self.batches()
 
     def delete_acknowledged(self, batches: Iterable[int], last: int) -> None:
         """Record that all batches up to `last` were acknowledged, then delete the files of `batches`."""
-        self._put(_LAST_ACKNOWLEDGED, str(last).encode())
+        earlier = self._numbers(_ACKNOWLEDGED)
+        self.create(f"{_ACKNOWLEDGED}/{last}", [])
         for batch in batches:
             self.delete(f"{batch}/")
+        for number in earlier:
+            if number < last:
+                self.delete_file(f"{_ACKNOWLEDGED}/{number}")
 
     def begin_after(self, batch: int) -> None:
         """Begin after a batch without files in the area. A file that a dead process stages later is never rows."""
@@ -243,6 +258,10 @@ class Staging:
     def delete_file(self, path: str) -> None:
         """Delete a file if it exists."""
         self.store.delete(self._path(path))
+
+    def _numbers(self, folder: str) -> list[int]:
+        """Return the names of the files in a folder, which are numbers, ascending."""
+        return sorted(int(path.rpartition("/")[2]) for path in self.files(f"{folder}/"))
 
     def _put(self, path: str, content: bytes) -> None:
         self.store.put(self._path(path), content)

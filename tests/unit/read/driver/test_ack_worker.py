@@ -299,17 +299,17 @@ def test_receipts_that_are_lost_are_reported(running: Running, content: bytes | 
 def test_batches_are_deleted_together(running: Running):
     """While acks are due, the number of the last deleted batch is written once for many batches."""
     written: list[str] = []
-    running.before = lambda call, path: written.append(path) if call == "put" else None
+    running.before = lambda call, path: written.append(path) if call == "create" and "/acknowledged/" in path else None
     for batch, text in enumerate("abcd", 1):
         running.stage(batch, 0, text)
     running.commit(1, 2, 3, 4)
 
     assert running.acknowledging(AckTimes(tick=0.01, delete=LONG)).flush(LONG)
-    assert [f"{running.staging.root}/last-acknowledged"] == written
+    assert [f"{running.staging.root}/acknowledged/4"] == written
     assert [] == running.staging.batches()
 
 
-@pytest.mark.parametrize("refused", ["put", "delete", "create"])
+@pytest.mark.parametrize("refused", ["delete", "create"])
 def test_files_that_cannot_be_deleted_hold_up_nothing(running: Running, refused: str, caplog: pytest.LogCaptureFixture):
     """Without the permission to delete or overwrite, batches are acknowledged and no longer wait for anything."""
     running.stage(1, 0, "a")

@@ -2,6 +2,7 @@
 
 import os
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,30 @@ def test_acknowledged_batch_is_deleted_and_its_number_kept(staging: Staging):
     assert 1 == staging.last_acknowledged()
     assert [2] == staging.batches()
     assert {} == staging.parts(1)
+
+
+def test_number_that_a_run_writes_after_its_end_is_no_step_back(staging: Staging):
+    """The last write of the run before was on its way for minutes. A later start must not take a late part for rows."""
+    staging.delete_acknowledged([1], 1)
+    staging.delete_acknowledged([2, 3], 3)
+    staging.delete_acknowledged([], 1)
+    assert 3 == staging.last_acknowledged()
+
+    staging.delete_acknowledged([4], 4)
+    assert ["acknowledged/4"] == staging.files("acknowledged/")
+
+
+def test_end_that_a_run_writes_late_changes_nothing(staging: Staging):
+    """It comes after the next run has begun. Until the last time of both, silence is no empty subscription."""
+    first, second, third = (replace(staging, epoch=epoch) for epoch in (1, 2, 3))
+    assert 0.0 == first.begin_run(1000.0, LEASE_SECONDS)
+    assert 2000.0 + LEASE_SECONDS == second.begin_run(2000.0, LEASE_SECONDS)
+    first.end_run(1500.0, 1000.0)
+    second.end_run(2500.0, 2000.0)
+    first.end_run(900.0, 1000.0)
+
+    assert 2500.0 == third.begin_run(2100.0, LEASE_SECONDS)
+    assert ["unfinished/3"] == staging.files("unfinished/")
 
 
 def test_batch_ten_is_not_batch_one(staging: Staging):
@@ -231,18 +256,17 @@ def test_large_footer_is_read(staging: Staging):
 
 
 @pytest.mark.parametrize("content", [b"", b"[1, 2", b"{}x", b"\x00\xff"])
-@pytest.mark.parametrize("name", ["last-acknowledged", "1/manifest", "unfinished-run", "in-doubt/1-1"])
+@pytest.mark.parametrize("name", ["1/manifest", "unfinished/1", "in-doubt/1-1"])
 def test_damaged_file_is_named(tmp_path: Path, name: str, content: bytes):
     """After a power loss a file may be empty or truncated: the error names it and the fix."""
     staging = Staging(open_store(str(tmp_path)), SUBSCRIPTION, "stream")
     staging.create(name, [content])
     uses = {
-        "last-acknowledged": staging.last_acknowledged,
         "1/manifest": lambda: staging.write_manifest(1),
-        "unfinished-run": lambda: staging.begin_run(0.0, LEASE_SECONDS),
+        "unfinished/1": lambda: staging.begin_run(0.0, LEASE_SECONDS),
         "in-doubt/1-1": lambda: staging.read_ids("in-doubt/1-1"),
     }
-    if name == "unfinished-run" and not content:
+    if name == "unfinished/1" and not content:
         assert LEASE_SECONDS == uses[name]()
         return
     with pytest.raises(DamagedFile, match=rf"/stream/{name}` is damaged .* `pubsub-spark staging clean`"):
