@@ -162,6 +162,28 @@ def _pull_late(world: World, choices: Enumerated) -> None:
     _check(world)
 
 
+def _write_late(world: World, choices: Enumerated) -> None:
+    """Write that a batch was acknowledged only after the next run. Stage a part of that run after its deletion."""
+    query = _query(PROCESSING_TIME, choices.pick((True, False)), _PULL_SECONDS)
+    world.store.delays["creates", "1"] = _LEASES_SECONDS  # that batch 1 was acknowledged
+    world.publish(1)
+    application = world.start(query)
+    world.wait(_PULL_SECONDS)
+    _stop(world, application)
+    world.store.delays.clear()
+    world.faults.rates["speculation"] = 1.0
+    for _ in range(3):
+        world.publish(1)
+    application = world.start(query)
+    application.on_attempt = lambda process: _make_late(application, process, choices)
+    world.wait(_LATE_SECONDS[0])
+    world.faults.are_on = False
+    _stop(world, application)
+    world.wait(_LEASES_SECONDS)
+    world.run_quietly(world.start(query))
+    _check(world)
+
+
 def _lose_a_lease(world: World, choices: Enumerated) -> None:
     """Refuse to extend the lease of a buffered message. It ends, and it is redelivered, while a batch is written."""
     query = replace(_query(PROCESSING_TIME, choices.pick((True, False))), sink_seconds=_SLOW_SINK_SECONDS, buffered=3)
@@ -230,6 +252,7 @@ _FAMILIES = (
     (_leave_an_attempt, Setup(Settings(ack_deadline=10, ordering=True))),
     (_end_with_a_redelivery, Setup(Settings(ack_deadline=10, min_backoff=600, max_backoff=600))),
     (_pull_late, Setup(Settings(ack_deadline=10))),
+    (_write_late, Setup(Settings(ack_deadline=10))),
     (_lose_a_lease, Setup(Settings(ack_deadline=10, exactly_once=True))),
     (_read_a_backlog, Setup(Settings(ack_deadline=10), response=2)),
 )

@@ -198,6 +198,16 @@ def _counts_earlier_runs(commit: Any) -> Any:
     return mutated
 
 
+def _last_written(_: Any) -> Any:
+    """Take the file that was written last for the last acknowledged batch, as if each overwrote the one before."""
+
+    def mutated(self: area.Staging) -> int:
+        numbers = [int(name) for name in self.store.list(f"{self.root}/acknowledged/")]  # in the order of creation
+        return numbers[-1] if numbers else 0
+
+    return mutated
+
+
 def _drains_always(_: Any) -> Any:
     def mutated(self: Any, idle_seconds: float) -> None:
         if self.run.stream.is_idle(idle_seconds):
@@ -248,6 +258,7 @@ MUTATIONS: list[Mutation] = [
     ),
     Mutation("drained at any pause", ("I5",), replaced(active_run.ActiveRun, "_record_drained", _drains_always)),
     Mutation("acks of an earlier run make room", ("I5",), replaced(ledger.AckLedger, "commit", _counts_earlier_runs)),
+    Mutation("the last write counts", ("I1",), replaced(area.Staging, "last_acknowledged", _last_written)),
     Mutation(
         "ids of a rolled back batch are in doubt", ("I1",), replaced(start, "read_in_doubt", _loads_later_batches)
     ),
