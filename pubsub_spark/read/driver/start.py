@@ -1,7 +1,8 @@
 """The start of a run: connect, take over the staging area, and make the ledger from its files.
 
 batches up to the last deleted one    files that a late task staged, never rows: deleted
-later ones up to the checkpoint's     committed, acks unknown: sent now. Their leases count as ended
+later ones up to the checkpoint's     committed, acks unknown: sent now. Their leases count as ended. Without the
+                                      driver's part they may be files of a late task: deleted
 later ones                            not committed: Spark asks for them, and they are replayed
 """
 
@@ -141,6 +142,15 @@ class Start:
         ledger = AckLedger(pull_lease_seconds(self.options.max_fetch_period), in_doubt)
         for batch in staging.batches():
             if batch <= last_deleted:
+                staging.delete(f"{batch}/")
+            elif batch <= committed and 0 not in staging.parts(batch):
+                _log.warning(
+                    "the driver's part of committed batch %d of `%s` is gone from `%s`. Its messages will be delivered "
+                    "again unless they were acknowledged",
+                    batch,
+                    staging.subscription,
+                    staging.location,
+                )
                 staging.delete(f"{batch}/")
             elif batch <= committed:
                 ledger.plan(batch, now, is_replay=True)

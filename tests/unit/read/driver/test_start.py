@@ -157,6 +157,17 @@ def test_part_that_a_dead_driver_stages_late_is_never_acknowledged(staging: Stag
         assert [] == staging.batches()
 
 
+def test_part_without_the_drivers_part_is_never_acknowledged(
+    staging: Staging, started: Started, caplog: pytest.LogCaptureFixture
+):
+    """A late task staged it after its batch was deleted, and a cleaner has removed the number of that batch."""
+    staging.create("3/part-1", part(["a"]))
+    with started(3) as run:
+        assert [] == run.ledger.parts_of(3)
+        assert [] == staging.batches()
+    assert "driver's part of committed batch 3" in caplog.text
+
+
 def test_checkpoint_that_is_behind_fails_before_anything_is_claimed(staging: Staging, started: Started):
     """An old checkpoint, or a copy: batches that it asks for were acknowledged."""
     staging.begin_after(3)
