@@ -52,6 +52,19 @@ def replaced(target: Any, name: str, make: Callable[[Any], Any]) -> Patch:
     return lambda: mock.patch.object(target, name, make(getattr(target, name)))
 
 
+def together(*patches: Patch) -> Patch:
+    """Return one patch for several rules, when each alone is enough."""
+
+    @contextmanager
+    def patch() -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for each in patches:
+                stack.enter_context(each())
+            yield
+
+    return patch
+
+
 # The store
 
 
@@ -258,7 +271,14 @@ MUTATIONS: list[Mutation] = [
     ),
     Mutation("drained at any pause", ("I5",), replaced(active_run.ActiveRun, "_record_drained", _drains_always)),
     Mutation("acks of an earlier run make room", ("I5",), replaced(ledger.AckLedger, "commit", _counts_earlier_runs)),
-    Mutation("the last write counts", ("I1",), replaced(area.Staging, "last_acknowledged", _last_written)),
+    Mutation(
+        "the last write counts, and any part",
+        ("I1",),
+        together(
+            replaced(area.Staging, "last_acknowledged", _last_written),
+            replaced(start, "has_driver_part", _constant(True)),
+        ),
+    ),
     Mutation(
         "ids of a rolled back batch are in doubt", ("I1",), replaced(start, "read_in_doubt", _loads_later_batches)
     ),

@@ -143,7 +143,7 @@ class Start:
         for batch in staging.batches():
             if batch <= last_deleted:
                 staging.delete(f"{batch}/")
-            elif batch <= committed and 0 not in staging.parts(batch):
+            elif batch <= committed and not has_driver_part(staging, batch):
                 _log.warning(
                     "the driver's part of committed batch %d of `%s` is gone from `%s`. Its messages will be delivered "
                     "again unless they were acknowledged",
@@ -157,6 +157,11 @@ class Start:
                 ledger.commit(batch, readable_parts(staging, batch))
         ledger.last_commit = committed
         return ledger
+
+
+def has_driver_part(staging: Staging, batch: int) -> bool:
+    """Return whether the driver's part of a batch is in the staging area. It is staged first."""
+    return 0 in staging.parts(batch)
 
 
 def check_not_behind(options: ReadOptions, batch: int, staging: Staging) -> int:
