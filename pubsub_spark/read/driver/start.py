@@ -139,6 +139,7 @@ class Start:
     def _ledger(self, staging: Staging, committed: int, last_deleted: int, topic: str | None) -> AckLedger:
         now, wall = self.runtime.boottime(), self.runtime.wall()
         in_doubt = read_in_doubt(staging, committed, topic, wall, now)
+        staging.delete_numbers_before(last_deleted)  # an earlier run's deletion may have been refused
         ledger = AckLedger(pull_lease_seconds(self.options.max_fetch_period), in_doubt)
         for batch in staging.batches():
             if batch <= last_deleted:

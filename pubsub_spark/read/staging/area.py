@@ -232,11 +232,14 @@ class Staging:
 
     def delete_acknowledged(self, batches: Iterable[int], last: int) -> None:
         """Record that all batches up to `last` were acknowledged, then delete the files of `batches`."""
-        earlier = self._numbers(_ACKNOWLEDGED)
         self.create(f"{_ACKNOWLEDGED}/{last}", [])
         for batch in batches:
             self.delete(f"{batch}/")
-        for number in earlier:
+        self.delete_numbers_before(last)
+
+    def delete_numbers_before(self, last: int) -> None:
+        """Delete the numbers of acknowledged batches that are lower than the last one."""
+        for number in self._numbers(_ACKNOWLEDGED):
             if number < last:
                 self.delete_file(f"{_ACKNOWLEDGED}/{number}")
 

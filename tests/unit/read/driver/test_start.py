@@ -157,6 +157,15 @@ def test_part_that_a_dead_driver_stages_late_is_never_acknowledged(staging: Stag
         assert [] == staging.batches()
 
 
+def test_numbers_that_an_earlier_run_could_not_delete_are_deleted(staging: Staging, started: Started):
+    """Only the last one counts."""
+    staging.create("acknowledged/2", [])
+    staging.create("acknowledged/3", [])
+    with started(3) as run:
+        assert 3 == run.staging.last_acknowledged()
+        assert ["acknowledged/3"] == run.staging.files("acknowledged/")
+
+
 def test_part_without_the_drivers_part_is_never_acknowledged(
     staging: Staging, started: Started, caplog: pytest.LogCaptureFixture
 ):
