@@ -4,10 +4,10 @@ Enumerated are the protocol, the trigger and two faults. The driver is killed at
 the service, each message that arrives, each write of Spark's logs and of the sink, or never. The first attempt of a
 pulling task is suspended at any point and for each duration. Threads run as soon as they can, and nothing else fails.
 
-Five more enumerations: the late attempt stages its part between the commit of its batch and the deletion. A run is
+Six more enumerations: the late attempt stages its part between the commit of its batch and the deletion. A run is
 killed or stopped at any point while it has a message whose id is in doubt. A pull ends after the lease of a committed
-message, whose ack was not accepted. The lease of a buffered message is not extended. And a service that cuts no
-response has a backlog.
+message, whose ack was not accepted. A write of an ended run comes after those of the next one, and so does a part. The
+lease of a buffered message is not extended. And a service that cuts no response has a backlog.
 """
 
 from __future__ import annotations

@@ -311,7 +311,7 @@ def test_batches_are_deleted_together(running: Running):
 
 @pytest.mark.parametrize("refused", ["delete", "create"])
 def test_files_that_cannot_be_deleted_hold_up_nothing(running: Running, refused: str, caplog: pytest.LogCaptureFixture):
-    """Without the permission to delete or overwrite, batches are acknowledged and no longer wait for anything."""
+    """Without the permission to delete or create files, batches are acknowledged and no longer wait for anything."""
     running.stage(1, 0, "a")
     running.stage(2, 0, "b")
     running.stage(3, 0, "c")
