@@ -28,6 +28,7 @@ from pubsub_spark.read.runtime import Runtime
 from pubsub_spark.read.staging.schemas import ReaderSchema
 from pubsub_spark.read.staging.store import open_store
 from pubsub_spark.read.task import partition_reader
+from pubsub_spark.read.task.partition_pull import TASK_TIMES, TaskTimes
 from pubsub_spark.read.task.partitions import Partition
 
 _EXTENSION_BOUND_SECONDS = 10.0  # of real time, for extensions that take milliseconds
@@ -152,6 +153,7 @@ class Engine:
     slept: float = 0.0  # seconds that the clocks were moved
     speed: float = 1.0  # of the clocks: at 60, a wait of a minute takes a second
     times: DriverTimes = DRIVER_TIMES
+    task_times: TaskTimes = TASK_TIMES
     is_stopping: bool = False  # whether SIGTERM was received
     partitions_of: dict[int, list[Partition]] = field(default_factory=dict)  # of each batch, at its last evaluation
     session: QueryDriver | None = None
@@ -260,7 +262,7 @@ class Engine:
         texts: list[str] = []
         for partition in partitions:
             copy: Partition = pickle.loads(pickle.dumps(partition))
-            for batch in partition_reader.read(copy, self.options, self.backend, EngineRuntime(self)):
+            for batch in partition_reader.read(copy, self.options, self.backend, EngineRuntime(self), self.task_times):
                 texts += [data.decode() for data in batch.column("data").to_pylist()]
         self.streams_are_gone()
         return texts

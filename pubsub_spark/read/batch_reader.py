@@ -28,8 +28,6 @@ from .rows import Rows
 
 _log = logging.getLogger(__name__)
 
-_NACK_TIMEOUT_SECONDS = 10.0
-
 
 class PubSubBatchReader(DataSourceReader):
     """The reader of `spark.read.format("pubsub")`."""
@@ -82,7 +80,7 @@ class PubSubBatchReader(DataSourceReader):
             period, idle = options.max_fetch_period, options.idle_timeout
             result = Pull(connection, settings, period, idle, take, times=self._times).run()
             receipts = (received.receipts for received in arrived)
-            acks.nack(connection, options.subscription, receipts, _NACK_TIMEOUT_SECONDS)
+            acks.nack(connection, options.subscription, receipts, self._times.nack)
         if result.failure is not None:
             raise result.failure
         yield from self._rows.of(iter(first_deliveries(arrived)))

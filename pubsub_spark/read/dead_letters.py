@@ -17,11 +17,19 @@ from ..publish.requests import encoded_requests
 
 ID_ATTRIBUTE = "pubsub_spark_message_id"
 SUBSCRIPTION_ATTRIBUTE = "pubsub_spark_subscription"
-_PUBLISH_TIMEOUT_SECONDS = 60.0  # for one request, retries included
 
 
-def publish(topic: str, subscription: str, messages: pa.RecordBatch, reasons: Sequence[str], backend: Backend) -> None:
+def publish(
+    topic: str,
+    subscription: str,
+    messages: pa.RecordBatch,
+    reasons: Sequence[str],
+    backend: Backend,
+    timeout: float = 60.0,
+) -> None:
     """Publish messages (schema MESSAGES) to a topic (a full name), each with its reason as an attribute.
+
+    timeout: seconds for one request, retries included.
 
     Raises ResourceError or ServiceError. Then the batch fails and nothing is lost.
     """
@@ -37,4 +45,4 @@ def publish(topic: str, subscription: str, messages: pa.RecordBatch, reasons: Se
         sizes = message_sizes(published)
         for request in encoded_requests(published, sizes, topic, MAX_REQUEST_MESSAGES, MAX_REQUEST_BYTES):
             parsed = types.PublishRequest.deserialize(request.body)
-            connection.admin.publish(topic, parsed.messages, _PUBLISH_TIMEOUT_SECONDS)
+            connection.admin.publish(topic, parsed.messages, timeout)

@@ -22,6 +22,7 @@ from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.driver.times import AckTimes, DriverTimes
 from pubsub_spark.read.pull import acks, health
+from pubsub_spark.read.pull.streaming_pull import PullTimes
 from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.store import open_store
 from pubsub_spark.read.task import partition_reader
@@ -134,10 +135,10 @@ def test_available_now_fails_after_the_connect_timeout(query: Engine, proxy: Pro
 
 
 def test_outage_is_told_at_its_beginning_and_at_its_end(
-    query: Engine, proxy: Proxy, names: Names, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    query: Engine, proxy: Proxy, names: Names, caplog: pytest.LogCaptureFixture
 ):
     """One WARNING with the last error, one when the connection is back. Nothing in between."""
-    monkeypatch.setattr(health, "WARN_AFTER_SECONDS", 1.0)
+    query.times = DriverTimes(pull=PullTimes(warn_after=1.0))
     query.start()
     query.trigger()
     proxy.refuse()

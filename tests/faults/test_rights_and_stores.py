@@ -26,8 +26,8 @@ from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.pull import acks
 from pubsub_spark.read.staging import store as store_module
 from pubsub_spark.read.staging.store import Store
-from pubsub_spark.read.task import partition_pull, partition_reader
-from pubsub_spark.read.task.partition_pull import PartitionPull
+from pubsub_spark.read.task import partition_reader
+from pubsub_spark.read.task.partition_pull import PartitionPull, TaskTimes
 from tests import engine
 from tests.conftest import Bucket, Names
 from tests.engine import Engine, EngineRuntime
@@ -286,7 +286,7 @@ def test_store_that_stalls_before_a_pull(query: Engine, names: Names, monkeypatc
     query.start()
     backlogged(query, names)
     monkeypatch.setattr(Store, "read", stall)
-    monkeypatch.setattr(partition_pull, "ACK_SECONDS", 0.5)
+    query.task_times = TaskTimes(acks=0.5)
     for rpc in ("Acknowledge", "ModifyAckDeadline"):
         query.emulator.fail(rpc, "UNAVAILABLE", count=10_000)
     until(lambda: query.trigger() and stalled, "a stall")

@@ -29,15 +29,8 @@ from .planner import MAX_DEFAULT_TASKS, Budget, Planner
 from .run import Run
 from .start import report_loss
 from .times import DRIVER_TIMES, DriverTimes
-from .triggers import SILENCE_SECONDS, Action, StreamView, Triggers
+from .triggers import Action, StreamView, Triggers
 
-_FLUSH_SECONDS = 5.0  # the wait of an idle trigger for acks
-_STOP_SECONDS = 5.0
-_ARRIVAL_SECONDS = 0.05  # until the stream's thread has queued a message that came before a probe's answer
-_HELD_POLL_SECONDS = 0.1  # between two looks at acks that hold back the next batch
-_TOKEN_SECONDS = 3600.0  # after which the driver token is written again: cleaners of temporary folders remove old files
-_REPORT_SECONDS = 10.0  # between two writes of the metrics
-_CLOCK_SECONDS = 1.0  # the lag of this machine's clock behind Pub/Sub's without a WARNING
 _log = logging.getLogger(__name__)
 
 
@@ -59,6 +52,7 @@ class ActiveRun:
         self._triggers = triggers
         self._planner = planner
         self._is_stopping = is_stopping
+        self._times = times
         self.worker = AckWorker(run, times.acks)
         self.extender = LeaseExtender(run, times.extensions)
         self._token_written = run.now()
@@ -115,7 +109,7 @@ class ActiveRun:
         run.stream.check_outage(self._options.fail_after)
         self._poll()
         if run.now() >= self._report_at:
-            self._report_at = run.now() + _REPORT_SECONDS
+            self._report_at = run.now() + self._times.report
             run.report.write(self.metrics(None), run.runtime.wall())
         if self._wait_for_acks():
             return False
@@ -124,9 +118,9 @@ class ActiveRun:
             return True
         if not run.stream.message_count:
             pulled = self._pulled_at is not None
-            self._record_drained(SILENCE_SECONDS if pulled else self._options.idle_timeout)
+            self._record_drained(triggers.silence if pulled else self._options.idle_timeout)
         if self._are_acks_answered:
-            self.worker.flush(_FLUSH_SECONDS)
+            self.worker.flush(self._times.flush)
         if triggers.drained_from is not None:
             self._warn_of_left_messages()
         return False
@@ -142,13 +136,15 @@ class ActiveRun:
             self.worker.taken_over = fencing.taken_over(run.staging)
             if self.worker.taken_over is not None:
                 raise self.worker.taken_over
-            if run.now() - self._token_written >= _TOKEN_SECONDS:
+            if run.now() - self._token_written >= self._times.token:
                 self._token_written = run.now()
                 run.staging.write_token()
                 if run.reader_schema is not None:
                     stage_reader(run.staging, run.reader_schema)
             self._poll()
-            partitions = new_batch(run, self._options, self._planner, batch, budget, self._triggers.is_only)
+            partitions = new_batch(
+                run, self._options, self._planner, batch, budget, self._triggers.is_only, self._times.clock_margin
+            )
         if batch > run.ledger.last_commit:
             plans[batch] = partitions
         return partitions
@@ -176,7 +172,7 @@ class ActiveRun:
         if triggers.waits and run.stream.oldest_arrival is None:
             # With ordering keys an unacknowledged message holds back others.
             before = self.worker.acknowledged
-            self._are_acks_answered = self.worker.flush(_FLUSH_SECONDS) or self.worker.acknowledged > before
+            self._are_acks_answered = self.worker.flush(self._times.flush) or self.worker.acknowledged > before
         while not self._is_stopping():
             stream, now = run.stream, run.now()
             count, arrival, published = stream.message_count, stream.oldest_arrival, stream.oldest_publish_time
@@ -185,10 +181,10 @@ class ActiveRun:
             action, seconds = triggers.next(view, now)
             if action is Action.PLAN or action is Action.END:
                 if triggers.is_only and count and not stream.is_flow_controlled:
-                    self._record_drained(SILENCE_SECONDS)
+                    self._record_drained(triggers.silence)
                 return action is Action.PLAN
             if action is Action.PROBE and stream.answers():
-                self._poll(_ARRIVAL_SECONDS)
+                self._poll(self._times.arrival)
                 if not stream.message_count:
                     return False
             if not count and triggers.waits:
@@ -218,7 +214,7 @@ class ActiveRun:
         """Return whether too many batches wait for their acks to plan another. `availableNow` waits for progress."""
         bound, run = self._options.max_unacknowledged_batches, self.run
         acknowledged, since = self.worker.acknowledged, run.runtime.monotonic()
-        while not self.worker.flush(_FLUSH_SECONDS if self._is_held_back else 0.0, bound - 1):
+        while not self.worker.flush(self._times.flush if self._is_held_back else 0.0, bound - 1):
             if not self._is_held_back:
                 self._is_held_back = True
                 _log.warning(
@@ -227,7 +223,7 @@ class ActiveRun:
                     bound,
                     run.subscription,
                 )
-            self._poll(_HELD_POLL_SECONDS)
+            self._poll(self._times.held_poll)
             if not self._triggers.waits or self._is_stopping():
                 return True
             run.stream.check_outage(self._options.connect_timeout)
@@ -281,7 +277,7 @@ class ActiveRun:
         run, ledger = self.run, self.run.ledger
         self._warn_of_one_batch()
         # If a flush was just waited for in vain, the end of the query does not wait as long again.
-        timeout = _STOP_SECONDS if self._are_acks_answered else 0.0
+        timeout = self._times.stop if self._are_acks_answered else 0.0
         end = run.runtime.monotonic() + timeout
         with suppress(PubSubError):  # redeliveries are acknowledged, not returned
             self._poll()
@@ -363,7 +359,7 @@ class ActiveRun:
                 leased,
             )
         behind = (run.stream.oldest_publish_time or 0.0) - run.runtime.wall()
-        if behind > _CLOCK_SECONDS:
+        if behind > self._times.clock_lag:
             _log.warning(
                 "this machine's clock is %.0f s or more behind Pub/Sub's, and messages of `%s` were not read for that: "
                 "`availableNow` and `once` read the messages published before their start by this clock. Set the clock",

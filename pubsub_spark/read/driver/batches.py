@@ -19,13 +19,19 @@ from .in_doubt_files import write_in_doubt
 from .ledger import UNSETTLED
 from .planner import Budget, Planner
 from .run import Run
+from .times import DRIVER_TIMES
 
 _log = logging.getLogger(__name__)
-_CLOCK_MARGIN_SECONDS = 10.0  # the difference allowed between the wall clocks of driver and executors
 
 
 def new_batch(
-    run: Run, options: ReadOptions, planner: Planner, batch: int, budget: Budget, is_only: bool = False
+    run: Run,
+    options: ReadOptions,
+    planner: Planner,
+    batch: int,
+    budget: Budget,
+    is_only: bool = False,
+    clock_margin: float = DRIVER_TIMES.clock_margin,
 ) -> list[Partition]:
     """Return the partitions of a new batch. Buffered messages are its part 0. is_only: no other may follow."""
     stream, staging, ledger = run.stream, run.staging, run.ledger
@@ -63,7 +69,7 @@ def new_batch(
         0,
         0,
         first_wait=planner.first_wait,
-        deadline=run.runtime.wall() + deadline - now - _CLOCK_MARGIN_SECONDS,
+        deadline=run.runtime.wall() + deadline - now - clock_margin,
         excludes=sorted(reads),
         committed=committed,
         streams=options.streams_per_partition or planner.streams,

@@ -42,7 +42,6 @@ from ..staging.part import Footer
 from .in_doubt import DOUBT_SECONDS, MAX_BACKOFF_SECONDS, InDoubt
 
 MAX_KEPT_BYTES = 64 * 2**20  # 300,000 ack ids
-RETRY_SECONDS = 1.0  # after an extension or acks that were not answered
 
 
 class State(Enum):
@@ -142,15 +141,18 @@ class AckLedger:
     """The batches that are planned and not deleted.
 
     pull_lease: seconds of the leases that tasks pull with. max_kept_bytes: of ack ids in memory. Others are read for
-    each extension.
+    each extension. retry: seconds after an answered extension, before the next one.
     """
 
-    def __init__(self, pull_lease: float, in_doubt: InDoubt, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
+    def __init__(
+        self, pull_lease: float, in_doubt: InDoubt, max_kept_bytes: int = MAX_KEPT_BYTES, retry: float = 1.0
+    ) -> None:
         self.in_doubt = in_doubt
         self.max_kept_bytes = max_kept_bytes
         self.last_commit = 0
         self.redeliveries = 0  # that were acknowledged at once, or are to be
         self._pull_lease = pull_lease
+        self._retry = retry
         self._batches: dict[int, Batch] = {}
         self._redelivered: list[Redelivered] = []
         self._is_redelivery_sent = False
@@ -247,7 +249,7 @@ class AckLedger:
     def extended(self, part: Part, sent: float, answered: float, refused: bool | None) -> None:
         """Record an answered extension of a lease. refused: whether of any message, or None without an answer."""
         part.is_extending = False
-        part.extend_at = answered + RETRY_SECONDS
+        part.extend_at = answered + self._retry
         if refused is not None:
             part.lease = part.lease.extended(sent, answered, refused)
 

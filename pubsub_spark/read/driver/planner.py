@@ -21,8 +21,6 @@ from ..task.partitions import Partition, PullPartition
 
 MAX_DEFAULT_TASKS = 64  # `numFetchPartitions` may ask for more
 _UNLIMITED, _SPARE = 1.5, 0.25  # rates of a stream, in units of the limit
-_FIRST_WAIT_SECONDS = 0.5  # of tasks for a message, before a backlog is known
-_PROBE_SECONDS = 1.0  # of the first pull of a backlog: at the limit of a stream a longer one would bring little
 _MAX_STREAMS = 64  # a connection to Google's servers carries 100 calls at a time, and acks are among them
 
 
@@ -67,6 +65,8 @@ class Planner:
     streams: int = 1
     has_waited_in_vain: bool = False
     plans: dict[int, list[Partition]] = field(default_factory=dict)
+    unproved_wait: float = 0.5  # of tasks for a message, before a backlog is known
+    probe: float = 1.0  # of the first pull of a backlog: at the limit of a stream a longer one would bring little
 
     def record(self, batch: int, pulls: Sequence[Footer], drained_from: float | None) -> int | None:
         """Record a committed batch with the footers of its pulled parts. Return the tasks that Spark runs at once."""
@@ -79,11 +79,11 @@ class Planner:
     @property
     def first_wait(self) -> float:
         """The seconds that the tasks of the next batch wait for their first message."""
-        return math.inf if self.is_backlogged or self.has_waited_in_vain else _FIRST_WAIT_SECONDS
+        return math.inf if self.is_backlogged or self.has_waited_in_vain else self.unproved_wait
 
     def period(self, is_only: bool) -> float:
         """Return the longest pull of the next batch in seconds. is_only: whether no other may follow."""
-        return math.inf if self.is_backlogged or is_only else _PROBE_SECONDS
+        return math.inf if self.is_backlogged or is_only else self.probe
 
 
 def next_streams(streams: int, pulls: Sequence[Footer]) -> int:

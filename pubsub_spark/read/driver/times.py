@@ -33,6 +33,14 @@ ACK_TIMES, EXTENSION_TIMES = AckTimes(), ExtensionTimes()
 class DriverTimes:
     """The limits of one query on the driver."""
 
+    flush: float = 5.0  # the wait of an idle trigger for acks
+    stop: float = 5.0  # for the last acks
+    arrival: float = 0.05  # until the stream's thread has queued a message that came before a probe's answer
+    held_poll: float = 0.1  # between two looks at acks that hold back the next batch
+    token: float = 3600.0  # until the driver token is written again: cleaners of temporary folders remove old files
+    report: float = 10.0  # between two writes of the metrics
+    clock_lag: float = 1.0  # of this machine's clock behind Pub/Sub's, without a WARNING
+    clock_margin: float = 10.0  # the difference allowed between the wall clocks of driver and executors
     acks: AckTimes = ACK_TIMES
     extensions: ExtensionTimes = EXTENSION_TIMES
     pull: PullTimes = DEFAULT_TIMES

@@ -1,7 +1,8 @@
 """When a trigger plans a batch: the rules of `processingTime`, `availableNow` and `once`. Pure.
 
-    processingTime   plan LINGER_SECONDS after the first buffered message, or sooner if no more come. The first trigger
-                     of a restart waits for messages, so that `processAllAvailable` does not find a stream just opened
+    processingTime   plan `linger` seconds after the first buffered message, or sooner if no more come. The first
+                     trigger of a restart waits for messages, so that `processAllAvailable` does not find a stream just
+                     opened
     availableNow     plan as long as there are messages from before the query started. End once `idleTimeout` has passed
                      on a healthy connection since the last message on any stream
     once             as availableNow, but the only batch waits until no more messages come
@@ -15,12 +16,6 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
-
-LINGER_SECONDS = 0.03  # so that messages which follow the first one are in its batch,
-_LINGER_PAUSE_SECONDS = 0.005  # unless none has come for this time
-# Without a message: the only batch is complete, and messages that tasks have returned would have come.
-SILENCE_SECONDS = 0.5
-_POLL_SECONDS = 0.5  # between two looks at whether the stream is connected, and whether the query is stopping
 
 
 class Action(Enum):
@@ -66,6 +61,11 @@ class Triggers:
     may_be_asked_once: bool = False
     drained_from: float | None = None
     asked: int = 0
+    linger: float = 0.03  # so that messages which follow the first one are in its batch,
+    linger_pause: float = 0.005  # unless none has come for this time
+    # Without a message: the only batch is complete, and messages that tasks have returned would have come.
+    silence: float = 0.5
+    poll: float = 0.5  # between two looks at whether the stream is connected, and whether the query is stopping
     _is_restart: bool = False  # whether this is the first trigger of one
     _settled_at: float = 0.0
     _room_timeout: float = 0.0
@@ -81,9 +81,9 @@ class Triggers:
         self.asked += 1
         self._is_restart = has_committed and self.asked == 1
         self._count = 0
-        self._settled_at = now + SILENCE_SECONDS if was_pulled else now
+        self._settled_at = now + self.silence if was_pulled else now
         # Tasks had room while the driver stream had none.
-        self._room_timeout = min(SILENCE_SECONDS, self.idle_timeout) if was_pulled else self.idle_timeout
+        self._room_timeout = min(self.silence, self.idle_timeout) if was_pulled else self.idle_timeout
 
     @property
     def is_only(self) -> bool:
@@ -101,8 +101,8 @@ class Triggers:
             return self._wait_for_first(view, now)
         if view.messages > self._count:
             self._count, self._changed = view.messages, now
-        pause = SILENCE_SECONDS if self.is_only else _LINGER_PAUSE_SECONDS
-        end = math.inf if self.is_only else (view.oldest_arrival or now) + LINGER_SECONDS
+        pause = self.silence if self.is_only else self.linger_pause
+        end = math.inf if self.is_only else (view.oldest_arrival or now) + self.linger
         left = min(self._changed + pause, end) - now
         if left > 0 and not view.is_full:
             return Step(Action.WAIT, left)
@@ -113,8 +113,8 @@ class Triggers:
     def _wait_for_first(self, view: StreamView, now: float) -> Step:
         if not self.waits:
             is_over = not self._is_restart or now >= self._settled_at + self.idle_timeout
-            left = 0.0 if is_over else SILENCE_SECONDS - view.idle_seconds
+            left = 0.0 if is_over else self.silence - view.idle_seconds
             return Step(Action.WAIT, left) if left > 0 else Step(Action.END)
         lacking = self.idle_timeout - view.idle_seconds, self._room_timeout - view.room_seconds
         left = max(*lacking, self._settled_at - now)
-        return Step(Action.WAIT, min(left, _POLL_SECONDS)) if left > 0 else Step(Action.PROBE)
+        return Step(Action.WAIT, min(left, self.poll)) if left > 0 else Step(Action.PROBE)

@@ -37,8 +37,6 @@ MAX_BYTES = 512 * 1024
 _MERGED_IDS = 2 * MAX_IDS
 MAX_IN_FLIGHT = 48  # requests, 25 MB of ids
 MIN_BYTES = 32 * 1024  # a link of 16 kbit/s carries that within half of the timeout of a request
-_FAST_SECONDS, _SLOW_SECONDS = 3.0, 10.0  # for an answer: more may be in flight, or less
-_REQUEST_TIMEOUT_SECONDS = 30.0  # before a request is tried again
 _log = logging.getLogger(__name__)
 
 
@@ -52,11 +50,14 @@ class Window:
 
     requests: int = 2
     bytes: int = MIN_BYTES
+    fast: float = 3.0  # seconds until an answer: more may be in flight
+    slow: float = 10.0  # seconds until an answer: less may be
+    timeout: float = 30.0  # seconds until a request is tried again
 
     def answered(self, seconds: float, size: int) -> None:
-        if seconds > _SLOW_SECONDS:
+        if seconds > self.slow:
             self._shrink()
-        elif seconds < _FAST_SECONDS and 2 * size > self.bytes:
+        elif seconds < self.fast and 2 * size > self.bytes:
             if self.bytes < MAX_BYTES:
                 self.bytes = min(MAX_BYTES, 2 * self.bytes)
             else:
@@ -220,7 +221,7 @@ class _Sender:
         subscription = self.empty.subscription
         while True:
             now = self.runtime.monotonic()
-            timeout = max(0.1, min(_REQUEST_TIMEOUT_SECONDS, self._deadline - now))
+            timeout = max(0.1, min(self._window.timeout, self._deadline - now))
             for request in self._next(now):
                 self._in_flight.append((self.call(subscription, request.serialized, timeout), now, request))
             if self._in_flight:

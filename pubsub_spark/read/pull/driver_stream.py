@@ -153,7 +153,7 @@ class DriverStream:
             )
 
     def log_outage(self) -> None:
-        """Log the beginning of an outage (after WARN_AFTER_SECONDS) and its end."""
+        """Log the beginning of an outage (after `PullTimes.warn_after`) and its end."""
         match self.health.changed(self.runtime.monotonic()):
             case "lost", seconds:
                 _log.warning(

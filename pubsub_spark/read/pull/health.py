@@ -3,8 +3,8 @@
 Pure: `now` is always an argument, in seconds of `Runtime.monotonic`.
 
 A stream is connected when the service has answered on it: with its headers, a response, or the answer to a probe. One
-that the service ends at once is not the end of an outage: that takes a response, or STEADY_SECONDS of connection. An
-outage is never idle time.
+that the service ends at once is not the end of an outage: that takes a response, or `steady` seconds of connection.
+An outage is never idle time.
 """
 
 from __future__ import annotations
@@ -12,10 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-WARN_AFTER_SECONDS = 10.0  # without a connection
-_HEADERS_SECONDS = 0.1  # of connection, after which the headers were not those of a refused one
-_REOPEN_SECONDS = 2.0  # without a connection, which is usual: the service ends each stream now and then
-STEADY_SECONDS = 1.0  # of connection, after which an outage is over though no message has come
 MAX_CREDENTIAL_FAILURES = 8  # in a row, about 20 s: a metadata server may be restarting
 
 
@@ -23,6 +19,10 @@ MAX_CREDENTIAL_FAILURES = 8  # in a row, about 20 s: a metadata server may be re
 class StreamHealth:
     """The health of one StreamingPull, over all streams that it has opened."""
 
+    warn_after: float = 10.0  # seconds without a connection
+    headers: float = 0.1  # seconds of connection, after which the headers were not those of a refused one
+    reopening: float = 2.0  # seconds without a connection, which is usual: the service ends each stream now and then
+    steady: float = 1.0  # seconds of connection, after which an outage is over though no message has come
     connected: bool = False
     reopened: int = 0
     last_response: float | None = None
@@ -39,7 +39,7 @@ class StreamHealth:
 
     def was_connected(self, now: float) -> bool:
         """Return whether any stream was ever connected. gRPC also delivers headers of refused connections."""
-        return self._has_connected or (self.connected and now - self._connected_at >= _HEADERS_SECONDS)
+        return self._has_connected or (self.connected and now - self._connected_at >= self.headers)
 
     def opening(self, now: float) -> None:
         self._end_outage_if_steady(now)
@@ -96,7 +96,7 @@ class StreamHealth:
 
     def is_connected(self, now: float) -> bool:
         """Return whether there is no outage. One as short as it takes to open a stream again does not count."""
-        return self.failing_seconds(now) < _REOPEN_SECONDS
+        return self.failing_seconds(now) < self.reopening
 
     def has_failed_credentials(self) -> bool:
         """Return whether they have failed too often to try again."""
@@ -105,7 +105,7 @@ class StreamHealth:
     def changed(self, now: float) -> tuple[Literal["lost", "recovered"], float] | None:
         """Return once the beginning or the end of an outage, to be logged, with the seconds that it has lasted."""
         failing = self.failing_seconds(now)
-        if self._lost_at is None and failing >= WARN_AFTER_SECONDS:
+        if self._lost_at is None and failing >= self.warn_after:
             self._lost_at = now - failing
             return "lost", failing
         if self._lost_at is not None and not failing and self.connected:
@@ -119,7 +119,7 @@ class StreamHealth:
         return self._outages + (0.0 if self._lost_at is None else now - self._lost_at)
 
     def _is_steady(self, now: float) -> bool:
-        return self.connected and now - self._connected_at >= STEADY_SECONDS
+        return self.connected and now - self._connected_at >= self.steady
 
     def _end_outage_if_steady(self, now: float) -> None:
         if self._is_steady(now):

@@ -41,6 +41,7 @@ class PullTimes:
 
     heartbeat: float = 30.0  # between two empty requests. The service ends a stream without one for twice as long
     max_silence: float = 120.0  # without a response, before the stream is opened again
+    warn_after: float = 10.0  # without a connection
     probe_pause: float = 1.0  # between two probes of a service that does not answer
     probe_timeout: float = 5.0
     room_pause: float = 0.1  # between two checks whether there is room for messages again
@@ -49,6 +50,7 @@ class PullTimes:
     idle_after_messages: float = 0.5  # without a response, after which a pull that has brought messages ends
     rest: float = 0.05  # without a response, after which the rest of a share that is nearly used up does not come
     caught_up: float = 0.1  # of new messages only, because some may arrive in the middle of a backlog
+    nack: float = 10.0  # messages that are not nacked are delivered again when their lease ends
     reopen_pauses: Callable[[], Iterator[float]] = delays  # before a stream is opened again, until it has responded
 
 
@@ -198,7 +200,7 @@ class Stream:
     def __post_init__(self) -> None:
         self.received_bytes = 0
         self.failure: Exception | None = None
-        self.health = StreamHealth()
+        self.health = StreamHealth(self.times.warn_after)
         self._closing = self.runtime.event()
         self._half_closed = False
         self._requests = self.runtime.queue()  # of bytes, and None for the half-close

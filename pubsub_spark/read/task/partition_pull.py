@@ -34,7 +34,7 @@ from ...options import ReadOptions
 from ..pull import acks
 from ..pull.lease import pull_lease_seconds
 from ..pull.pull import Pull, PullResult
-from ..pull.streaming_pull import StreamSettings
+from ..pull.streaming_pull import DEFAULT_TIMES, PullTimes, StreamSettings
 from ..runtime import Runtime
 from ..staging.area import IN_DOUBT, Staging
 from ..staging.ids import IdSet, digests, is_in, message_ids
@@ -43,10 +43,21 @@ from .partitions import PullPartition
 from .spark_context import told_by_spark
 
 _LISTINGS = 5  # of files that are merged meanwhile
-ACK_SECONDS = 10.0  # to acknowledge redeliveries, retries included
-_SURPLUS_WAIT_SECONDS = 0.05  # for a first message. It also drains its stream
 _LATEST_PARTS = 2  # that a surplus task looks at
 excluded_ids: dict[tuple[Staging, str], IdSet] = {}  # by file, for the last part that this process has pulled
+
+
+@dataclass(frozen=True)
+class TaskTimes:
+    """The limits of a task, in seconds."""
+
+    acks: float = 10.0  # to acknowledge or nack redeliveries, retries included
+    surplus_wait: float = 0.05  # for a first message. It also drains its stream
+    extension: float = 30.0  # to retry an extension. The next one sends the unanswered ids again
+    pull: PullTimes = DEFAULT_TIMES
+
+
+TASK_TIMES = TaskTimes()
 
 
 @dataclass
@@ -57,6 +68,7 @@ class PartitionPull:
     options: ReadOptions
     connection: Connection
     runtime: Runtime
+    times: TaskTimes = TASK_TIMES
     leased: float = 0.0
     _kept: list[Received] = field(default_factory=list)  # rows, and the receipts to stage
     _redelivered: int = 0
@@ -100,9 +112,10 @@ class PartitionPull:
             self.connection,
             settings,
             min(options.max_fetch_period, partition.period),
-            min(options.idle_timeout, first_wait(partition, slots)),
+            min(options.idle_timeout, first_wait(partition, slots, self.times.surplus_wait)),
             self._take,
             partition.streams,
+            self.times.pull,
             runtime=self.runtime,
         ).run()
 
@@ -136,7 +149,7 @@ class PartitionPull:
         """Acknowledge redeliveries. Return which of the receipts are not among those that were not accepted."""
         ack_ids = [redelivered.column("ack_id")]
         failed = acks.acknowledge(
-            self.connection, self.options.subscription, ack_ids, ACK_SECONDS, runtime=self.runtime
+            self.connection, self.options.subscription, ack_ids, self.times.acks, runtime=self.runtime
         )
         not_accepted = pa.concat_arrays([failed.refused, failed.unanswered])
         return np.asarray(pc.invert(pc.is_in(receipts.column("ack_id"), not_accepted)))
@@ -163,10 +176,10 @@ class PartitionPull:
     def _return_all(self) -> None:
         """Nack the messages: rows of a key are in one part of a batch."""
         receipts = [receipts for _, receipts in self._kept]
-        acks.nack(self.connection, self.options.subscription, receipts, ACK_SECONDS, self.runtime)
+        acks.nack(self.connection, self.options.subscription, receipts, self.times.acks, self.runtime)
 
 
-def first_wait(partition: PullPartition, slots: int | None) -> float:
+def first_wait(partition: PullPartition, slots: int | None, surplus_wait: float = TASK_TIMES.surplus_wait) -> float:
     """Return the seconds after which the pull of a partition ends without a message.
 
     A task beyond the slots begins after others. It need not find out again that the subscription is empty.
@@ -176,7 +189,7 @@ def first_wait(partition: PullPartition, slots: int | None) -> float:
         latest = sorted(staging.parts(batch).items())[1:][-_LATEST_PARTS:]
         with suppress(MissingFile, DamagedFile):
             if any(staging.footer(batch, *part).has_found_the_end for part in latest):
-                return _SURPLUS_WAIT_SECONDS
+                return surplus_wait
     return partition.first_wait
 
 

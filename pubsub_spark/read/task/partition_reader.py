@@ -33,16 +33,18 @@ from ..staging import fencing
 from ..staging import part as staged_part
 from ..staging.area import Staging, given_path, manifest_path, part_path
 from ..staging.part import Buffer
-from .partition_pull import PartitionPull
+from .partition_pull import TASK_TIMES, PartitionPull, TaskTimes
 from .partitions import DriverPartition, Partition, PullPartition, StagedPartition
 
 _log = logging.getLogger(__name__)
-_EXTENSION_SECONDS = 30.0  # to retry an extension. The next one sends the unanswered ids again
-_NACK_SECONDS = 10.0  # messages that are not nacked are delivered again when their lease ends
 
 
 def read(
-    partition: Partition, options: ReadOptions, backend: Backend, runtime: Runtime = SYSTEM
+    partition: Partition,
+    options: ReadOptions,
+    backend: Backend,
+    runtime: Runtime = SYSTEM,
+    times: TaskTimes = TASK_TIMES,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a partition, as record batches of the schema MESSAGES."""
     check_token_once(partition.staging)
@@ -54,7 +56,7 @@ def read(
                 yield from staged_part.messages(partition.driver_content)
             messages = partition.staging.messages(partition.batch, partition.part)
             if messages is None:
-                yield from _pulled(partition, options, backend, runtime)
+                yield from _pulled(partition, options, backend, runtime, times)
             else:
                 yield from _recorded(partition, messages)
         case StagedPartition():
@@ -110,24 +112,24 @@ def _may_pull(partition: PullPartition, options: ReadOptions) -> bool:
 
 
 def _pulled(
-    partition: PullPartition, options: ReadOptions, backend: Backend, runtime: Runtime
+    partition: PullPartition, options: ReadOptions, backend: Backend, runtime: Runtime, times: TaskTimes
 ) -> Iterator[pa.RecordBatch]:
     staging = partition.staging
     if not _may_pull(partition, options):
         return
     keep_freed_memory()
     with backend.connect() as connection:
-        pull = PartitionPull(partition, options, connection, runtime)
+        pull = PartitionPull(partition, options, connection, runtime, times)
         messages, buffers = pull.run()
         failure = fencing.taken_over(staging) or _expired(partition, options, runtime.boottime() - pull.leased)
         if failure is not None:
-            _nack(connection, options, buffers, runtime)
+            _nack(connection, options, buffers, runtime, times)
             raise failure
         del pull
-        with _leases_extended(connection, options, buffers, runtime):
+        with _leases_extended(connection, options, buffers, runtime, times):
             is_first = staging.create(part_path(partition.batch, partition.part), buffers)
         if not is_first:
-            _nack(connection, options, buffers, runtime)
+            _nack(connection, options, buffers, runtime, times)
             messages = list(_staged(staging, partition.batch, partition.part))
     del buffers
     freeze_imports()
@@ -158,7 +160,7 @@ def _expired(partition: PullPartition, options: ReadOptions, seconds: float) -> 
 
 @contextmanager
 def _leases_extended(
-    connection: Connection, options: ReadOptions, buffers: list[Buffer], runtime: Runtime
+    connection: Connection, options: ReadOptions, buffers: list[Buffer], runtime: Runtime, times: TaskTimes
 ) -> Iterator[None]:
     """Extend the leases of a part while it is being staged. A quick store costs no request."""
     staged = runtime.event()
@@ -167,7 +169,7 @@ def _leases_extended(
     def extend() -> None:
         while not staged.wait(lease / 4):
             ack_ids = (receipts.column("ack_id") for receipts in staged_part.receipts(buffers))
-            acks.extend(connection, options.subscription, ack_ids, lease, _EXTENSION_SECONDS, runtime=runtime)
+            acks.extend(connection, options.subscription, ack_ids, lease, times.extension, runtime=runtime)
 
     thread = runtime.start(extend, "lease extender of a task")
     try:
@@ -177,5 +179,7 @@ def _leases_extended(
         thread.join()
 
 
-def _nack(connection: Connection, options: ReadOptions, buffers: list[Buffer], runtime: Runtime) -> None:
-    acks.nack(connection, options.subscription, staged_part.receipts(buffers), _NACK_SECONDS, runtime)
+def _nack(
+    connection: Connection, options: ReadOptions, buffers: list[Buffer], runtime: Runtime, times: TaskTimes
+) -> None:
+    acks.nack(connection, options.subscription, staged_part.receipts(buffers), times.pull.nack, runtime)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pubsub_spark.read.driver.triggers import LINGER_SECONDS, Action, Step, StreamView, Triggers
+from pubsub_spark.read.driver.triggers import Action, Step, StreamView, Triggers
 
 EMPTY = StreamView(0, None, None, False, 0.0, 1e6)
 IDLE = 2.0
@@ -36,12 +36,12 @@ def test_the_first_trigger_of_a_restart_waits_a_moment() -> None:
 
 
 def test_a_batch_waits_a_moment_for_more() -> None:
-    """A batch is planned LINGER_SECONDS after its first message, or as soon as no more arrive."""
+    """A batch is planned `linger` seconds after its first message, or as soon as no more arrive."""
     made = triggers()
     assert Action.WAIT is made.next(holding(1), 100.0).action
     assert Action.WAIT is made.next(holding(2), 100.004).action
     assert Action.PLAN is made.next(holding(2), 100.010).action
-    assert Action.PLAN is made.next(holding(9), 100.0 + LINGER_SECONDS).action
+    assert Action.PLAN is made.next(holding(9), 100.0 + made.linger).action
 
 
 def test_a_full_stream_is_planned_at_once() -> None:

@@ -1,11 +1,6 @@
 """The health of a StreamingPull, with the time in hand."""
 
-from pubsub_spark.read.pull.health import (
-    MAX_CREDENTIAL_FAILURES,
-    STEADY_SECONDS,
-    WARN_AFTER_SECONDS,
-    StreamHealth,
-)
+from pubsub_spark.read.pull.health import MAX_CREDENTIAL_FAILURES, StreamHealth
 
 
 def connected(now: float = 1.0) -> StreamHealth:
@@ -51,7 +46,7 @@ def test_reopening_of_a_silent_stream_does_not_restart_idle_time():
         assert 0.0 == health.idle_seconds(now)
         health.answered(now)
         assert 0.5 == health.idle_seconds(now + 0.5), "messages may be on their way"
-        assert now - 1.0 + STEADY_SECONDS == health.idle_seconds(now + STEADY_SECONDS)
+        assert now - 1.0 + health.steady == health.idle_seconds(now + health.steady)
 
 
 def test_outage_and_rest_restart_idle_time():
@@ -73,17 +68,17 @@ def test_stream_that_is_ended_at_once_does_not_end_an_outage():
         health.answered(now + 0.25)
     assert 1.75 == health.failing_seconds(6.75)
 
-    assert 0.0 == health.failing_seconds(6.25 + STEADY_SECONDS)
+    assert 0.0 == health.failing_seconds(6.25 + health.steady)
     health.failed(20.0, "UNAVAILABLE")
     assert 1.0 == health.failing_seconds(21.0)
 
 
 def test_outage_is_told_once_and_its_end_once():
-    """Not before WARN_AFTER_SECONDS. The end reports how long it lasted."""
+    """Not before `warn_after` seconds. The end reports how long it lasted."""
     health = connected()
     health.failed(5.0, "UNAVAILABLE")
-    assert health.changed(5.0 + WARN_AFTER_SECONDS - 0.1) is None
-    assert ("lost", WARN_AFTER_SECONDS) == health.changed(5.0 + WARN_AFTER_SECONDS)
+    assert health.changed(5.0 + health.warn_after - 0.1) is None
+    assert ("lost", health.warn_after) == health.changed(5.0 + health.warn_after)
     assert health.changed(100.0) is None
     health.opening(100.0)
     health.responded(105.0)
