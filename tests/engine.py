@@ -22,6 +22,7 @@ from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.driver.query_driver import QueryDriver
 from pubsub_spark.read.driver.run import Run
+from pubsub_spark.read.driver.start import Start
 from pubsub_spark.read.driver.times import DRIVER_TIMES, DriverTimes
 from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.runtime import Runtime
@@ -180,16 +181,10 @@ class Engine:
     def start(self) -> None:
         """Start a new process on the old checkpoint."""
         assert self.session is None
+        store, runtime = open_store(self.location), EngineRuntime(self)
+        start = Start(self.options, self.backend, store, runtime, self.reader, self.times)
         self.session = QueryDriver(
-            self.options,
-            self.backend,
-            open_store(self.location),
-            self.partitions,
-            lambda: self.is_stopping,
-            may_be_asked_once=not self.passes_start,
-            runtime=EngineRuntime(self),
-            times=self.times,
-            reader=self.reader,
+            start, self.partitions, lambda: self.is_stopping, may_be_asked_once=not self.passes_start
         )
         if not self.passes_start and self.offsets:  # AcceptsLatestSeenOffset: the last in the log, committed or not
             assert [] == self.session.partitions(self.offsets[-1], self.offsets[-1])

@@ -157,22 +157,22 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _running(self) -> QueryDriver:
         if self._driver is None:
             from .driver.query_driver import QueryDriver  # tasks need none
+            from .driver.start import Start
 
             options = self._options
             logs.to_stderr(options.log_level)
             _sigterm.install()
             credentials = self._backend.credentials_json if isinstance(self._backend, GcpBackend) else None
             metrics = options.metrics_location
-            self._driver = QueryDriver(
+            start = Start(
                 options,
                 self._backend,
                 open_store(options.staging_location or default_location(), credentials, options.fail_after),
-                options.num_fetch_partitions or min(os.cpu_count() or 1, _MAX_FIRST_PARTITIONS),
-                lambda: _sigterm.received,
-                may_be_asked_once=ReadLimit is None,
                 reader=self._rows.topic_schema,
                 metrics_store=open_store(metrics, credentials, fail_after=0.0, mode=0o644) if metrics else None,
             )
+            tasks = options.num_fetch_partitions or min(os.cpu_count() or 1, _MAX_FIRST_PARTITIONS)
+            self._driver = QueryDriver(start, tasks, lambda: _sigterm.received, may_be_asked_once=ReadLimit is None)
         return self._driver
 
 

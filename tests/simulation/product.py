@@ -13,6 +13,7 @@ from pubsub_spark.errors import DamagedFile, MissingFile
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.driver.query_driver import QueryDriver
+from pubsub_spark.read.driver.start import Start
 from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.rows import Rows
 from pubsub_spark.read.runtime import Runtime
@@ -41,17 +42,8 @@ def driver(
     reader: TopicSchema | None,
 ) -> QueryDriver:
     """Return the driver of one start of a query. buffered: the most messages that its stream buffers."""
-    return QueryDriver(
-        options,
-        backend,
-        store,
-        fetch_partitions,
-        is_stopping=is_stopping,
-        may_be_asked_once=may_be_asked_once,
-        runtime=runtime,
-        reader=reader,
-        max_buffered=buffered,
-    )
+    start = Start(options, backend, store, runtime, reader, max_buffered=buffered)
+    return QueryDriver(start, fetch_partitions, is_stopping, may_be_asked_once)
 
 
 def read(

@@ -48,6 +48,7 @@ class ActiveRun:
     ) -> None:
         self.run = run
         self.counts = batch_counts([], 0, 0)  # of all batches of the run
+        self.has_failed = False  # whether the last call of Spark for an offset raised an error
         self._options = options
         self._triggers = triggers
         self._planner = planner
@@ -319,16 +320,16 @@ class ActiveRun:
         _log.info("a run of `%s` has ended: %s", run.subscription, json.dumps(metrics))
         run.report.write(metrics, run.runtime.wall())
 
-    def delete_subscription(self, has_failed: bool) -> None:
+    def delete_subscription(self) -> None:
         """Delete the subscription if the options ask for it and no message of it is in doubt."""
         if not self._options.delete_subscription_on_stream_stop:
             return
         with self.run.changed:
             in_doubt = [*self.run.ledger.uncommitted, *self.run.ledger.unsettled]
-        if not in_doubt and not has_failed:
+        if not in_doubt and not self.has_failed:
             self.run.connection.admin.delete("subscriptions", self._options.subscription)
             return
-        why = "the query has failed" if has_failed else f"batch {in_doubt[0]} is not known to be committed"
+        why = "the query has failed" if self.has_failed else f"batch {in_doubt[0]} is not known to be committed"
         _log.warning(
             "`%s` is not deleted (deleteSubscriptionOnStreamStop): %s. Delete it yourself if you do not need its "
             "messages",

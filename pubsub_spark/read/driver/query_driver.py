@@ -16,54 +16,41 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from ...backend import Backend
-from ...options import ReadOptions
 from ..offset import Offset
-from ..pull.driver_stream import MAX_MESSAGES
-from ..runtime import SYSTEM, Runtime
-from ..staging.schemas import ReaderSchema
-from ..staging.store import Store
 from ..task.partitions import Partition
 from . import subscription
 from .active_run import ActiveRun
 from .planner import Budget, Planner
 from .start import Start
-from .times import DRIVER_TIMES, DriverTimes
 from .triggers import Triggers
 
 
 class QueryDriver:
-    """One streaming query on the driver. tasks: that pull at the same time, until a task has reported the slots."""
+    """One streaming query on the driver.
+
+    start: of its run. tasks: that pull at the same time, until a task has reported the slots. may_be_asked_once: see
+    `Triggers`.
+    """
 
     def __init__(
         self,
-        options: ReadOptions,
-        backend: Backend,
-        store: Store,
+        start: Start,
         tasks: int,
         is_stopping: Callable[[], bool] = lambda: False,
         may_be_asked_once: bool = False,
-        runtime: Runtime = SYSTEM,
-        reader: ReaderSchema | None = None,
-        times: DriverTimes = DRIVER_TIMES,
-        max_buffered: int = MAX_MESSAGES,
-        metrics_store: Store | None = None,
     ) -> None:
-        self.options = options
-        self._start = Start(options, backend, store, runtime, reader, times, max_buffered, metrics_store)
+        self._start = start
         self._is_stopping = is_stopping
         self._initial: Offset | None = None  # of a new checkpoint
-        self._planned: Offset | None = None  # the end of the batch that the buffered messages are for
-        self._budget: Budget | None = None  # of that batch
+        self._planned: tuple[Offset, Budget] | None = None  # the batch that the buffered messages are for
         self._last_end: Offset | None = None  # of the last batch that Spark asked partitions for
-        self._triggers = Triggers(options.idle_timeout, may_be_asked_once)
+        self._triggers = Triggers(start.options.idle_timeout, may_be_asked_once)
         self._planner = Planner(tasks)
         self.active: ActiveRun | None = None
-        self._has_failed = False  # whether the last `latest_offset` raised an error
 
     def initial_offset(self) -> Offset:
         """Return the offset of a new checkpoint, the same in each call."""
-        self._initial = self._initial or Offset.start(self.options.subscription, self._start.area)
+        self._initial = self._initial or Offset.start(self._start.options.subscription, self._start.area)
         return self._initial
 
     def prepare_for_available_now(self) -> None:
@@ -78,18 +65,18 @@ class QueryDriver:
     def latest_offset(self, start: Offset | None, budget: Budget) -> Offset:
         """Plan the next batch and return its end, or return `start`, the end of the last committed batch."""
         start = start or self._last_end or self.initial_offset()
-        subscription.check_offset(self.options, start)
-        self._has_failed = True  # until the end of this call
+        subscription.check_offset(self._start.options, start)
         active = self._open(start, is_replay=False)
+        active.has_failed = True  # until the end of this call
         active.commit(start.batch)
-        if self._planned is not None and self._planned.batch <= start.batch:
+        if self._planned is not None and self._planned[0].batch <= start.batch:
             self._planned = None  # evaluated again, the batch has its staged parts, and nothing new
         end = start
         if active.next_batch(start.stream):
-            self._budget, staging = budget, active.run.staging
-            end = Offset(staging.stream, start.batch + 1, self.options.subscription, staging.area)
-            self._planned = end
-        self._has_failed = False
+            staging = active.run.staging
+            end = Offset(staging.stream, start.batch + 1, staging.subscription, staging.area)
+            self._planned = end, budget
+        active.has_failed = False
         return end
 
     def partitions(self, start: Offset, end: Offset) -> list[Partition]:
@@ -99,18 +86,17 @@ class QueryDriver:
             self._last_end = end
         if start.batch == end.batch:
             return []
-        subscription.check_offset(self.options, end)
+        subscription.check_offset(self._start.options, end)
         # Before the first commit `start` has another stream.
         active = self._open(Offset(end.stream, start.batch, area=end.area), is_replay=True)
-        budget = self._budget if self._planned == end else None
-        return active.partitions(end.batch, budget)
+        planned, budget = self._planned or (None, None)
+        return active.partitions(end.batch, budget if planned == end else None)
 
     def metrics(self) -> dict[str, Any] | None:
         """Return the metrics of this source in `lastProgress`, or None before the first call."""
         if self.active is None:
             return None
-        planned = self._planned
-        return self.active.metrics(None if planned is None else planned.batch)
+        return self.active.metrics(None if self._planned is None else self._planned[0].batch)
 
     def close(self) -> None:
         """See `ActiveRun.end`."""
@@ -118,12 +104,12 @@ class QueryDriver:
             active, self.active = self.active, None
             with ExitStack() as ending:  # from the last line to the first, each whatever becomes of those before it
                 ending.callback(active.run.connection.close)
-                ending.callback(active.delete_subscription, self._has_failed)
+                ending.callback(active.delete_subscription)
                 ending.callback(active.end)
 
     def _open(self, start: Offset, is_replay: bool) -> ActiveRun:
         if self.active is None:
-            times = self._start.times
+            options, times = self._start.options, self._start.times
             run = self._start.run(start, is_replay)
-            self.active = ActiveRun(self.options, run, self._triggers, self._planner, self._is_stopping, times)
+            self.active = ActiveRun(options, run, self._triggers, self._planner, self._is_stopping, times)
         return self.active

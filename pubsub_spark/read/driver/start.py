@@ -20,7 +20,7 @@ from ..offset import Offset
 from ..pull.driver_stream import MAX_BYTES, MAX_MESSAGES, DriverStream
 from ..pull.lease import STREAM_LEASE_SECONDS, pull_lease_seconds
 from ..pull.streaming_pull import StreamSettings
-from ..runtime import Runtime
+from ..runtime import SYSTEM, Runtime
 from ..staging import fencing
 from ..staging.area import SCHEMAS, Staging
 from ..staging.schemas import ReaderSchema, stage_reader
@@ -44,7 +44,7 @@ class Start:
     options: ReadOptions
     backend: Backend
     store: Store
-    runtime: Runtime
+    runtime: Runtime = SYSTEM
     reader: ReaderSchema | None = None  # of the payloads
     times: DriverTimes = DRIVER_TIMES
     max_buffered: int = MAX_MESSAGES  # messages of the driver stream

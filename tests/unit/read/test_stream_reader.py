@@ -105,7 +105,7 @@ def test_store_has_the_credentials_of_pubsub_and_fail_after(monkeypatch: pytest.
     driver = Mock()
     monkeypatch.setattr(query_driver, "QueryDriver", driver)
     PubSubStreamReader(options, backend, Rows(options, backend)).reportLatestOffset()
-    store = driver.call_args.args[2]
+    store = driver.call_args.args[0].store
 
     assert ("gs://bucket/x", '{"type": "service_account"}', 60.0) == (
         store.location,
