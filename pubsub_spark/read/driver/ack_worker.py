@@ -45,9 +45,6 @@ class AckWorker:
         self._run = run
         self._times = times
         self._window = Window()
-        self._deleted_at = 0.0
-        self._undeleted: list[int] = []  # batches whose deletion failed, or waits for `_delete_again_at`
-        self._delete_again_at = 0.0  # after a deletion that failed
         self._stopping = False
         self._thread = run.runtime.start(self._work, "ack worker")
 
@@ -74,7 +71,7 @@ class AckWorker:
         run, ledger = self._run, self._run.ledger
         while True:
             with run.changed:
-                tick = self._times.tick if ledger.is_paused or self._undeleted else None
+                tick = self._times.tick if ledger.is_paused or ledger.has_files else None
                 run.changed.wait_for(lambda: self._stopping or ledger.is_due(run.now()) or ledger.is_deletable, tick)
                 if self._stopping:
                     return
@@ -200,33 +197,34 @@ class AckWorker:
             run.ledger.doubt(part, ids, run.now())
 
     def _delete_settled(self) -> None:
-        run, now = self._run, self._run.now()
+        run, ledger, now = self._run, self._run.ledger, self._run.now()
         with run.changed:
-            if run.ledger.is_due(now) and now < self._deleted_at + self._times.delete:
+            if ledger.is_due(now) and now < ledger.deleted_at + self._times.delete:
                 return
-            batches = run.ledger.deletable()
-        self._undeleted += batches
-        if self._undeleted and now >= self._delete_again_at:
-            self._delete(now)
+            batches = ledger.deletable()
+            with_files = ledger.take_files(batches, now)
+        is_deleted = not with_files or self._delete(with_files)
         with run.changed:  # files that cannot be deleted hold up no acks, and no batch
-            run.ledger.deleted(batches)
+            ledger.deleted(batches)
+            if not is_deleted:
+                ledger.files_left(with_files, now + self._times.set_aside)
             run.changed.notify_all()
 
-    def _delete(self, now: float) -> None:
-        run, last = self._run, self._undeleted[-1]
-        self._deleted_at = now
+    def _delete(self, batches: list[int]) -> bool:
+        """Delete the files of batches. Return whether the store has done so."""
+        run, last = self._run, batches[-1]
         try:
             self.taken_over = fencing.taken_over(run.staging)
             if self.taken_over is not None:  # the other run may be replaying these batches
                 raise self.taken_over
             write_in_doubt(run)
-            run.staging.delete_acknowledged(self._undeleted, last)
-            self._undeleted = []
+            run.staging.delete_acknowledged(batches, last)
         except Exception as error:
-            self._delete_again_at = now + self._times.set_aside
             _log.warning(
                 "batches up to %d of `%s` are acknowledged, but their staged files remain: %s",
                 last,
                 run.subscription,
                 error,
             )
+            return False
+        return True

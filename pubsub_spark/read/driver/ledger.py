@@ -157,6 +157,9 @@ class AckLedger:
         self._redelivered: list[Redelivered] = []
         self._is_redelivery_sent = False
         self.leased_until = 0.0  # when messages may be delivered that were not accepted, or were returned
+        self.deleted_at = 0.0  # when files were last deleted, or could not be
+        self._files: list[int] = []  # deleted batches whose files could not be, or wait for `_delete_at`
+        self._delete_at = 0.0  # files are not deleted before, because it was refused
 
     # What happened
 
@@ -266,9 +269,13 @@ class AckLedger:
             planned.is_listing, planned.list_at = False, now + self._pull_lease / 4
 
     def deleted(self, batches: list[int]) -> None:
-        """Record that a thread has deleted, or will delete, the files of batches."""
+        """Record that a thread has deleted the files of batches, or has them in `files_left`."""
         for batch in batches:
             del self._batches[batch]
+
+    def files_left(self, batches: list[int], until: float) -> None:
+        """Record that the files of batches could not be deleted. They are not due again before `until`."""
+        self._files, self._delete_at = batches + self._files, until
 
     # What is due
 
@@ -336,6 +343,15 @@ class AckLedger:
                 part.apply(Event.DELETE)
         return numbers
 
+    def take_files(self, batches: list[int], now: float) -> list[int]:
+        """Return the batches whose files are to be deleted now: `batches`, and those of `files_left`."""
+        self._files += batches
+        if not self._files or now < self._delete_at:
+            return []
+        self.deleted_at = now
+        taken, self._files = self._files, []
+        return taken
+
     def deadline(self, batch: int, now: float) -> float:
         """Return until when a batch planned now can get no message twice, unless its id is in doubt."""
         ends = (now if part.lease.expired else part.lease.end for part in (*self.undoubted, *self.parts_of(batch)))
@@ -370,6 +386,11 @@ class AckLedger:
     def undeleted(self) -> list[int]:
         """The committed batches that have files in the staging area."""
         return sorted(number for number, batch in self._batches.items() if batch.is_committed)
+
+    @property
+    def has_files(self) -> bool:
+        """Whether files of deleted batches are left."""
+        return bool(self._files)
 
     @property
     def has_redelivered(self) -> bool:

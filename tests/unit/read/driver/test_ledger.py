@@ -133,6 +133,14 @@ def test_a_batch_is_deleted_by_one_thread() -> None:
     assert [] == made.deletable()
 
 
+def test_files_that_could_not_be_deleted_are_due_later_with_those_of_others():
+    made = ledger()
+    assert [1, 2] == made.take_files([1, 2], 10.0)
+    made.files_left([1, 2], until=70.0)
+    assert ([], True) == (made.take_files([3], 69.0), made.has_files)
+    assert ([1, 2, 3], False) == (made.take_files([], 70.0), made.has_files)
+
+
 def test_a_lease_is_extended_after_a_quarter() -> None:
     """An extension is due after a quarter of the lease, again a second after it was not answered, and is taken once."""
     made = ledger()
