@@ -4,10 +4,11 @@ Enumerated are the protocol, the trigger and two faults. The driver is killed at
 the service, each message that arrives, each write of Spark's logs and of the sink, or never. The first attempt of a
 pulling task is suspended at any point and for each duration. Threads run as soon as they can, and nothing else fails.
 
-Six more enumerations: the late attempt stages its part between the commit of its batch and the deletion. A run is
+Seven more enumerations: the late attempt stages its part between the commit of its batch and the deletion. A run is
 killed or stopped at any point while it has a message whose id is in doubt. A pull ends after the lease of a committed
 message, whose ack was not accepted. A write of an ended run comes after those of the next one, and so does a part. The
-lease of a buffered message is not extended. And a service that cuts no response has a backlog.
+checkpoint is put back by a batch whose ids are in doubt. The lease of a buffered message is not extended. And a service
+that cuts no response has a backlog.
 """
 
 from __future__ import annotations
@@ -184,6 +185,24 @@ def _write_late(world: World, choices: Enumerated) -> None:
     _check(world)
 
 
+def _roll_back(world: World, choices: Enumerated) -> None:
+    """Put the checkpoint back by a batch whose ids are in doubt. Its messages must be rows again before their acks."""
+    query = _query(PROCESSING_TIME, choices.pick((True, False)))
+    world.service.quota_until = world.hub.now + _NO_QUOTA_SECONDS
+    application = world.start(query)
+    for _ in range(2):
+        world.publish(1)
+        world.wait(_PULL_SECONDS)
+    world.wait(_LATE_ACKS_SECONDS)
+    world.publish(1)  # ids are put in doubt before a batch is planned
+    application.driver.on_operation = _once(choices, choices.pick((application.driver.kill, application.stop)))
+    world.wait(_PULL_SECONDS)
+    _stop(world, application)
+    world.roll_back(1)
+    world.run_quietly(world.start(query))
+    _check(world)
+
+
 def _lose_a_lease(world: World, choices: Enumerated) -> None:
     """Refuse to extend the lease of a buffered message. It ends, and it is redelivered, while a batch is written."""
     query = replace(_query(PROCESSING_TIME, choices.pick((True, False))), sink_seconds=_SLOW_SINK_SECONDS, buffered=3)
@@ -253,6 +272,7 @@ _FAMILIES = (
     (_end_with_a_redelivery, Setup(Settings(ack_deadline=10, min_backoff=600, max_backoff=600))),
     (_pull_late, Setup(Settings(ack_deadline=10))),
     (_write_late, Setup(Settings(ack_deadline=10))),
+    (_roll_back, Setup(Settings(ack_deadline=10))),
     (_lose_a_lease, Setup(Settings(ack_deadline=10, exactly_once=True))),
     (_read_a_backlog, Setup(Settings(ack_deadline=10), response=2)),
 )

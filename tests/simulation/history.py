@@ -246,18 +246,7 @@ class History:
             self._remove_files()
         is_in_use = any(each.is_alive for each in self.world.applications)
         if faults.hits("checkpoint rolled back") and checkpoint.offsets and not is_in_use:
-            kept = chooser.below(len(checkpoint.offsets))
-            ends = map(checkpoint.offset, range(kept, len(checkpoint.offsets)))
-            lost = {(end.stream, end.batch) for end in ends}
-            self._record.roll_back(lost, {one.name for one in self.world.applications})
-            self._record.tell(
-                "operator", "rolls the checkpoint back to %s of %s batches", kept, len(checkpoint.offsets)
-            )
-            del checkpoint.offsets[kept:]
-            self.world.checkpoint.commits = {number for number in checkpoint.commits if number < kept}
-            self.world.sink.written = {
-                number: rows for number, rows in self.world.sink.written.items() if number < kept
-            }
+            self.world.roll_back(chooser.below(len(checkpoint.offsets)))
         self._break_service()
 
     def _break_service(self) -> None:

@@ -96,6 +96,16 @@ class World:
         self.applications.append(application)
         return application
 
+    def roll_back(self, kept: int) -> None:
+        """Put the checkpoint back to its first batches."""
+        log, sink = self.checkpoint, self.sink
+        lost = {(end.stream, end.batch) for end in map(log.offset, range(kept, len(log.offsets)))}
+        self.record.roll_back(lost, {application.name for application in self.applications})
+        self.record.tell("operator", "rolls the checkpoint back to %s of %s batches", kept, len(log.offsets))
+        del log.offsets[kept:]
+        log.commits = {number for number in log.commits if number < kept}
+        sink.written = {number: rows for number, rows in sink.written.items() if number < kept}
+
     def wait(self, seconds: float) -> None:
         """Do nothing for a while."""
         if seconds > 0:
