@@ -201,7 +201,8 @@ class ActiveRun:
         """Record that nothing is left to deliver if no message came for some time, though it could have.
 
         It could not if the stream is not served yet, or if messages of this query, of dead tasks or of a dead run will
-        be redelivered. The time is asked last: an ack in between would let messages come.
+        be redelivered. The time is asked last: an ack in between would let messages come. Messages may be returned
+        meanwhile.
         """
         run, now = self.run, self.run.now()
         with run.changed:
@@ -209,7 +210,8 @@ class ActiveRun:
         is_alone = now >= self._tasks_lease_until and run.runtime.wall() >= run.leased_until
         if is_settled and is_alone and run.stream.health.has_responded and run.stream.is_idle(idle_seconds):
             with run.changed:
-                run.ledger.in_doubt.drained(now)
+                if run.ledger.is_settled(now):
+                    run.ledger.in_doubt.drained(now)
 
     def _wait_for_acks(self) -> bool:
         """Return whether too many batches wait for their acks to plan another. `availableNow` waits for progress."""

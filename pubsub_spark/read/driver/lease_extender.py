@@ -72,9 +72,10 @@ class LeaseExtender:
         buffered = run.stream.due(now)
         if buffered and (refused := self._extend(receipts.column("ack_id") for receipts in buffered)) is not None:
             run.stream.record_extension(now, run.now(), refused)
-        if expired := run.stream.take_expired():
-            with run.changed:  # before they can be redelivered
+        if run.stream.has_expired:
+            with run.changed:  # before they are taken, which may make the stream idle
                 run.ledger.returned(now)
+            expired = run.stream.take_expired()
             returned = acks.nack(run.connection, run.subscription, expired, self._times.timeout, run.runtime)
             with run.changed:  # their back-off has begun by now
                 run.ledger.returned(run.now())

@@ -132,11 +132,14 @@ class DriverStream:
         return self.runtime.monotonic() - self._room_since
 
     def is_idle(self, seconds: float) -> bool:
-        """Return whether no message came for `seconds` of connection, although there was room, and `answers`."""
+        """Return whether no message came for `seconds` of connection, although there was room, and `answers`.
+
+        Not while messages wait for their nacks, because they are delivered again.
+        """
         return self._is_silent(seconds) and self.answers() and self._is_silent(seconds)
 
     def _is_silent(self, seconds: float) -> bool:
-        return min(self.idle_seconds, self.room_seconds) >= seconds
+        return not self.has_expired and min(self.idle_seconds, self.room_seconds) >= seconds
 
     def answers(self) -> bool:
         """Return whether the service answers now."""
@@ -225,6 +228,13 @@ class DriverStream:
             self._flow_controlled = False
         lease = min((poll.lease for poll in taken), key=lambda lease: lease.end, default=None)
         return lease, [poll.received for poll in taken]
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether there are messages whose lease has ended."""
+        with self._lock:
+            self._set_expired_aside()
+            return bool(self._expired)
 
     def take_expired(self) -> list[pa.RecordBatch]:
         """Remove and return the receipts of messages whose lease has ended, to be nacked: `record_acks`."""

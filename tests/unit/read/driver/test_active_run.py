@@ -17,7 +17,7 @@ from pubsub_spark.read.staging import fencing
 from pubsub_spark.read.task.partitions import DriverPartition, StagedPartition
 from tests.unit.read import service
 from tests.unit.read.driver.running import LONG, Running
-from tests.unit.read.service import SUBSCRIPTION, ids
+from tests.unit.read.service import SUBSCRIPTION, Answer, ids
 
 BUDGET = Budget(100, 10**6)
 Active = Callable[..., ActiveRun]
@@ -28,10 +28,12 @@ def active(running: Running) -> Iterator[Active]:
     """Make an active run, which is ended after the test."""
     made: list[ActiveRun] = []
 
-    def make(triggers: Triggers | None = None, is_backlogged: bool = False, **texts: str) -> ActiveRun:
+    def make(
+        triggers: Triggers | None = None, is_backlogged: bool = False, of: Running = running, **texts: str
+    ) -> ActiveRun:
         options = ReadOptions.parse({"subscriptionId": SUBSCRIPTION, **texts}, {})
         planner = Planner(1, is_backlogged)
-        made.append(ActiveRun(options, running.run, triggers or Triggers(1.0), planner, lambda: False))
+        made.append(ActiveRun(options, of.run, triggers or Triggers(1.0), planner, lambda: False))
         return made[-1]
 
     yield make
@@ -161,6 +163,33 @@ def test_next_run_knows_until_when_tasks_that_died_may_have_held_redeliveries(ru
 
     left = running.staging.begin_run(running.runtime.wall(), 0.0) - running.runtime.wall()
     assert 660 == pytest.approx(left, abs=10)
+
+
+@pytest.mark.parametrize("is_returned", [False, True])
+def test_ids_stay_in_doubt_if_messages_are_returned_while_the_service_is_asked(
+    run_of: Callable[..., Running], active: Active, is_returned: bool
+):
+    """Its answer may take seconds. Without them an idle stream says that nothing is left to deliver."""
+
+    class Returning(service.Service):
+        def modify_ack_deadline(self, subscription: str, request: bytes, timeout: float) -> Answer:
+            if is_returned:
+                with running.run.changed:
+                    running.ledger.returned(running.run.now())
+            return super().modify_ack_deadline(subscription, request, timeout)
+
+    running = run_of(service=Returning())
+    run = active(of=running, idleTimeout="100ms")
+    running.arrive("a")
+    run.partitions(1, BUDGET)
+    run.commit(1)
+    assert run.worker.flush(LONG)
+    with running.run.changed:
+        running.ledger.in_doubt.add(ids("x"), 1, running.run.now())
+    running.advance(1300.0)
+    assert not run.next_batch(running.staging.stream)
+
+    assert is_returned is running.are_in_doubt("x")
 
 
 def test_run_of_one_batch_is_counted_at_its_end(running: Running, active: Active, caplog: pytest.LogCaptureFixture):

@@ -483,5 +483,16 @@ def test_stream_is_not_idle_if_a_message_comes_while_the_service_is_asked():
         assert not stream.is_idle(0.5)
 
 
+def test_stream_is_not_idle_while_messages_are_to_be_nacked():
+    """They are delivered again, and a committed batch may have them already."""
+    with opened(Service(scripts=[[response("a")]])) as stream:
+        wait(stream, 1)
+        until(lambda: stream.is_idle(0.05), "idle time")
+        stream.record_extension(sent=15, answered=15, refused=True)
+        assert not stream.is_idle(0.05)
+        stream.take_expired()
+        assert stream.is_idle(0.05)
+
+
 def ack_ids(receipts: list[pa.RecordBatch]) -> list[str]:
     return [ack_id for batch in receipts for ack_id in batch.column("ack_id").to_pylist()]
