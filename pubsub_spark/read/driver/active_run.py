@@ -201,16 +201,17 @@ class ActiveRun:
         """Record that nothing is left to deliver if no message came for some time, though it could have.
 
         It could not if the stream is not served yet, or if messages of this query, of dead tasks or of a dead run will
-        be redelivered. The time is asked last: an ack in between would let messages come. Messages may be returned
-        meanwhile.
+        be redelivered. The time is asked last: an ack in between would let messages come. The service may take seconds
+        to answer: messages may have come meanwhile, or have been returned.
         """
-        run, now = self.run, self.run.now()
+        run, now, count = self.run, self.run.now(), self.run.stream.message_count
         with run.changed:
             is_settled = run.ledger.is_settled(now) and run.ledger.in_doubt.is_overdue(now)
         is_alone = now >= self._tasks_lease_until and run.runtime.wall() >= run.leased_until
         if is_settled and is_alone and run.stream.health.has_responded and run.stream.is_idle(idle_seconds):
+            self._poll(self._times.arrival)
             with run.changed:
-                if run.ledger.is_settled(now):
+                if run.ledger.is_settled(now) and run.stream.message_count == count:
                     run.ledger.in_doubt.drained(now)
 
     def _wait_for_acks(self) -> bool:

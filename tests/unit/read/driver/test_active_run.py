@@ -13,6 +13,7 @@ from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.driver.active_run import ActiveRun
 from pubsub_spark.read.driver.planner import Budget, Planner
 from pubsub_spark.read.driver.triggers import Triggers
+from pubsub_spark.read.pull.lease import STANDSTILL_SECONDS
 from pubsub_spark.read.staging import fencing
 from pubsub_spark.read.task.partitions import DriverPartition, StagedPartition
 from tests.unit.read import service
@@ -165,20 +166,26 @@ def test_next_run_knows_until_when_tasks_that_died_may_have_held_redeliveries(ru
     assert 660 == pytest.approx(left, abs=10)
 
 
-@pytest.mark.parametrize("is_returned", [False, True])
-def test_ids_stay_in_doubt_if_messages_are_returned_while_the_service_is_asked(
-    run_of: Callable[..., Running], active: Active, is_returned: bool
+@pytest.mark.parametrize("meanwhile", ["nothing", "a message is returned", "a redelivery comes", "a message comes"])
+def test_ids_stay_in_doubt_if_something_happens_while_the_service_is_asked(
+    run_of: Callable[..., Running], active: Active, meanwhile: str
 ):
-    """Its answer may take seconds. Without them an idle stream says that nothing is left to deliver."""
+    """Its answer may take seconds. If nothing happens, an idle stream says that nothing is left to deliver."""
 
-    class Returning(service.Service):
+    class Slow(service.Service):
         def modify_ack_deadline(self, subscription: str, request: bytes, timeout: float) -> Answer:
-            if is_returned:
+            text = comes.pop() if comes else None
+            if text is not None:
+                self.calls[-1].say(service.response(text))
+                running.until(lambda: running.stream.idle_seconds < 0.1)
+                running.until(lambda: running.stream.idle_seconds >= 0.2)
+            elif meanwhile == "a message is returned":
                 with running.run.changed:
                     running.ledger.returned(running.run.now())
             return super().modify_ack_deadline(subscription, request, timeout)
 
-    running = run_of(service=Returning())
+    comes = {"a redelivery comes": ["x"], "a message comes": ["y"]}.get(meanwhile, [])
+    running = run_of(service=Slow())
     run = active(of=running, idleTimeout="100ms")
     running.arrive("a")
     run.partitions(1, BUDGET)
@@ -186,10 +193,12 @@ def test_ids_stay_in_doubt_if_messages_are_returned_while_the_service_is_asked(
     assert run.worker.flush(LONG)
     with running.run.changed:
         running.ledger.in_doubt.add(ids("x"), 1, running.run.now())
-    running.advance(1300.0)
+    for seconds in (1300.0, 0.8 * STANDSTILL_SECONDS, 0.8 * STANDSTILL_SECONDS):
+        running.advance(seconds)
+        running.stream.poll()
     assert not run.next_batch(running.staging.stream)
 
-    assert is_returned is running.are_in_doubt("x")
+    assert (meanwhile != "nothing") is running.are_in_doubt("x")
 
 
 def test_run_of_one_batch_is_counted_at_its_end(running: Running, active: Active, caplog: pytest.LogCaptureFixture):
