@@ -145,6 +145,7 @@ class Stream:
             self.end(SimRpcError(Code.UNAVAILABLE, "the stream has ended"))
             return
         most = service.response or service.chooser.pick((1, 5, 1000))
+        service.broker.tick(service.now)  # a lease that ends now makes room
         batch = service.broker.take(subscription, consumer, service.now, most if consumer.has_room else 0)
         if not batch:
             service.broker.wait(subscription, consumer)
@@ -163,7 +164,11 @@ class Stream:
         if not service.settings.exactly_once and service.faults.hits("lease cut"):
             service.record.note("lease cut", ids)
             service.hub.after(0.5, lambda: service.cut(subscription, list(batch.numbers)))
-        service.hub.after(0.001, self.pump)
+        service.hub.after(0.001, self._send_more)
+
+    def _send_more(self) -> None:
+        self.pump()
+        self._service.changed()  # leases that end now make room for other streams
 
     def end(self, error: SimRpcError | None) -> None:
         """End the stream for both sides."""
