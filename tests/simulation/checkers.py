@@ -140,16 +140,19 @@ def _check_partitions(record: Record) -> None:
 
     Pub/Sub may deliver the same message of a key to two tasks by itself. Neither sees the other's part if both look
     before either is staged. In two batches, its second row may be in another partition than later messages of the key.
+    Later messages of a key also come if an earlier one becomes a dead letter before its batch is committed.
     """
     notes = (*record.notes["ack forgotten"], *record.notes["lease cut"])
     repeated_keys = {record.messages[message_id].key for _, ids in notes for message_id in ids}
     for commit in record.commits:
         partitions: dict[str, int] = {}
+        messages = [record.messages[message_id] for rows in commit.rows.values() for message_id, _ in rows]
+        dead = {message.key for message in messages if message.ended == "dead letter"}
         for index, partition in commit.rows.items():
             for message_id, _ in partition:
                 key, known = record.messages[message_id].key, record.committed[message_id]  # none after a rollback
                 is_repeat = key in repeated_keys and bool(known) and known[0][1] is not commit
-                if key and not is_repeat and partitions.setdefault(key, index) != index:
+                if key and key not in dead and not is_repeat and partitions.setdefault(key, index) != index:
                     if key in repeated_keys and _looked_too_early(record.staged[commit.batch]):
                         continue
                     record.violate("keys", f"batch {commit.batch[1]} has key {key} in two partitions")
