@@ -304,7 +304,11 @@ MUTATIONS: list[Mutation] = [
         replaced(partition_pull.PartitionPull, "_drop_staged", _trusts_every_part),
     ),
     Mutation(
-        "a deleted batch is read at a start", ("I1", "I2", "I3"), replaced(start, "check_not_behind", _constant(0))
+        "a deleted batch is read at a start, and any part",
+        ("I1", "I2", "I3"),
+        together(
+            replaced(start, "check_not_behind", _constant(0)), replaced(start, "has_driver_part", _constant(True))
+        ),
     ),
     Mutation(
         "acks without an answer are forgotten at the end",
