@@ -4,11 +4,12 @@ Enumerated are the protocol, the trigger and two faults. The driver is killed at
 the service, each message that arrives, each write of Spark's logs and of the sink, or never. The first attempt of a
 pulling task is suspended at any point and for each duration. Threads run as soon as they can, and nothing else fails.
 
-Seven more enumerations: the late attempt stages its part between the commit of its batch and the deletion. A run is
+Eight more enumerations: the late attempt stages its part between the commit of its batch and the deletion. A run is
 killed or stopped at any point while it has a message whose id is in doubt. A pull ends after the lease of a committed
 message, whose ack was not accepted. A write of an ended run comes after those of the next one, and so does a part. The
-checkpoint is put back by a batch whose ids are in doubt. The lease of a buffered message is not extended. And a service
-that cuts no response has a backlog.
+driver's part of a killed run comes after later runs have committed its batch. The checkpoint is put back by a batch
+whose ids are in doubt. The lease of a buffered message is not extended. And a service that cuts no response has a
+backlog.
 """
 
 from __future__ import annotations
@@ -185,6 +186,29 @@ def _write_late(world: World, choices: Enumerated) -> None:
     _check(world)
 
 
+def _stage_late(world: World, choices: Enumerated) -> None:
+    """Kill a run whose driver's part comes into the store after later runs have committed its batch without it."""
+    query = _query(*choices.pick(_TRIGGERS))
+    world.store.delays["creates", "part-0"] = _NO_QUOTA_SECONDS
+    world.publish(1)
+    application = world.start(query)
+    world.wait(_PULL_SECONDS)
+    application.kill()
+    world.store.delays.clear()
+    application = world.start(query)
+    application.driver.on_operation = _once(choices, application.driver.kill)
+    world.wait(_PULL_SECONDS)
+    _stop(world, application)
+    world.publish(1)
+    application = world.start(query)
+    world.wait(_PULL_SECONDS)
+    _stop(world, application)
+    for _ in range(SINGLE_BATCH_RUNS):
+        world.wait(_LEASES_SECONDS)
+        world.run_quietly(world.start(query))
+    _check(world)
+
+
 def _roll_back(world: World, choices: Enumerated) -> None:
     """Put the checkpoint back by a batch whose ids are in doubt. Its messages must be rows again before their acks."""
     query = _query(PROCESSING_TIME, choices.pick((True, False)))
@@ -272,6 +296,7 @@ _FAMILIES = (
     (_end_with_a_redelivery, Setup(Settings(ack_deadline=10, min_backoff=600, max_backoff=600))),
     (_pull_late, Setup(Settings(ack_deadline=10))),
     (_write_late, Setup(Settings(ack_deadline=10))),
+    (_stage_late, Setup(Settings(ack_deadline=10))),
     (_roll_back, Setup(Settings(ack_deadline=10))),
     (_lose_a_lease, Setup(Settings(ack_deadline=10, exactly_once=True))),
     (_read_a_backlog, Setup(Settings(ack_deadline=10), response=2)),

@@ -2,7 +2,7 @@
 
 batches up to the last deleted one    files that a late task staged, never rows: deleted
 later ones up to the checkpoint's     committed, acks unknown: sent now. Their leases count as ended. Without the
-                                      driver's part they may be files of a late task: deleted
+                                      driver's part they may be files of a late task, which are not acknowledged
 later ones                            not committed: Spark asks for them, and they are replayed
 """
 
@@ -144,18 +144,19 @@ class Start:
         for batch in staging.batches():
             if batch <= last_deleted:
                 staging.delete(f"{batch}/")
-            elif batch <= committed and not has_driver_part(staging, batch):
-                _log.warning(
-                    "the driver's part of committed batch %d of `%s` is gone from `%s`. Its messages will be delivered "
-                    "again unless they were acknowledged",
-                    batch,
-                    staging.subscription,
-                    staging.location,
-                )
-                staging.delete(f"{batch}/")
             elif batch <= committed:
+                parts = readable_parts(staging, batch)
+                if not has_driver_part(staging, batch):
+                    parts = {}
+                    _log.warning(
+                        "the driver's part of committed batch %d of `%s` is gone from `%s`. Its messages will be "
+                        "delivered again unless they were acknowledged",
+                        batch,
+                        staging.subscription,
+                        staging.location,
+                    )
                 ledger.plan(batch, now, is_replay=True)
-                ledger.commit(batch, readable_parts(staging, batch))
+                ledger.commit(batch, parts)
         ledger.last_commit = committed
         return ledger
 
