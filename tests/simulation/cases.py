@@ -69,6 +69,11 @@ def _stored_for_long(record: Record, repeat: Repeat) -> bool:
     return repeat.is_in_same_batch and any(at <= repeat.again for at, _ in record.notes["suspended"])
 
 
+def _clocks_were_apart(record: Record, repeat: Repeat) -> bool:
+    suspended = any(repeat.first <= at <= repeat.again for at, _ in record.notes["suspended"])
+    return suspended and bool(record.notes["clocks apart"])
+
+
 CASES: tuple[Case, ...] = (
     Case(
         "delivered again by Pub/Sub",
@@ -97,6 +102,11 @@ CASES: tuple[Case, ...] = (
         "stored for long",
         "a task stored its part for longer than its lease of a minute",
         _stored_for_long,
+    ),
+    Case(
+        "clocks apart",
+        "an executor's clock is more than 10 s behind the driver's, and leases of the batch before have expired",
+        _clocks_were_apart,
     ),
 )
 

@@ -55,6 +55,8 @@ class World:
             store.on_delete = partial(checkers.check_deletion, record)
         self.store = self.stores[0]
         self.machines = [Machine(f"machine {n}", 1000.0 * n, skew) for n, skew in enumerate(setup.skews)]
+        if any(setup.skews):
+            record.note("clocks apart")
         self.checkpoint, self.sink = Checkpoint("c"), Sink()
         self.applications: list[Application] = []
         operator = Process(hub, "operator", Machine("console"))

@@ -76,7 +76,10 @@ class PartitionPull:
 
     def __post_init__(self) -> None:
         # The two wall clocks are compared once. From now on the lease clock counts, which no operator sets.
-        self._deadline = self.runtime.boottime() + self.partition.deadline - self.runtime.wall()
+        left = self.partition.deadline - self.runtime.wall()
+        if left > pull_lease_seconds(self.options.max_fetch_period):  # this clock is behind the driver's
+            left = 0.0
+        self._deadline = self.runtime.boottime() + left
         self._committed = _excluded_ids(self.partition.staging, self.partition.excludes)
         self._builder = self.partition.staging.part_builder()
 
