@@ -146,7 +146,7 @@ class Start:
                 staging.delete(f"{batch}/")
             elif batch <= committed:
                 parts = readable_parts(staging, batch)
-                if not has_driver_part(staging, batch):
+                if 0 not in parts and not has_driver_part(staging, batch):  # not if it is only damaged
                     parts = {}
                     _log.warning(
                         "the driver's part of committed batch %d of `%s` is gone from `%s`. Its messages will be "
