@@ -4,12 +4,12 @@ Enumerated are the protocol, the trigger and two faults. The driver is killed at
 the service, each message that arrives, each write of Spark's logs and of the sink, or never. The first attempt of a
 pulling task is suspended at any point and for each duration. Threads run as soon as they can, and nothing else fails.
 
-Eight more enumerations: the late attempt stages its part between the commit of its batch and the deletion. A run is
+Nine more enumerations: the late attempt stages its part between the commit of its batch and the deletion. A run is
 killed or stopped at any point while it has a message whose id is in doubt. A pull ends after the lease of a committed
 message, whose ack was not accepted. A write of an ended run comes after those of the next one, and so does a part. The
-driver's part of a killed run comes after later runs have committed its batch. The checkpoint is put back by a batch
-whose ids are in doubt. The lease of a buffered message is not extended. And a service that cuts no response has a
-backlog.
+driver's part of a killed run comes after later runs have committed its batch. A start is suspended while a later run
+commits a batch. The checkpoint is put back by a batch whose ids are in doubt. The lease of a buffered message is not
+extended. And a service that cuts no response has a backlog.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _LATE_SECONDS = (20.0, 700.0)  # while the batch is being evaluated again, and a
 _TRIGGERS = ((PROCESSING_TIME, True), (AVAILABLE_NOW, True), (AVAILABLE_NOW, False), (ONCE, True))
 _LEASES_SECONDS = 700.0
 _LATE_ACKS_SECONDS = 62.0  # until acks are accepted, after the lease of the driver stream
+_LATE_START_SECONDS = 70.0  # until a later run has written ids in doubt
 _SILENCES_SECONDS = 1.0, 620.0, 10.0, 10.0  # at the end of the last, a message of the run before is not due yet
 _PULL_SECONDS = 5.0  # of a task
 _BEFORE_PULL_SECONDS = (15.0, 25.0)  # after which a batch is planned while no lease ends soon
@@ -227,6 +228,30 @@ def _roll_back(world: World, choices: Enumerated) -> None:
     _check(world)
 
 
+def _start_late(world: World, choices: Enumerated) -> None:
+    """Suspend a start at any point. Meanwhile a later run takes over, and has a message whose id is in doubt."""
+    query = _query(PROCESSING_TIME, choices.pick((True, False)))
+    application = world.start(query)
+    world.wait(_PULL_SECONDS)
+    _stop(world, application)
+    late = world.start(query)
+    late.driver.on_operation = _once(choices, lambda: late.suspend(late.driver, _LATE_START_SECONDS))
+    world.wait(1.0)
+    world.publish(1)
+    world.service.quota_until = world.hub.now + _LATE_ACKS_SECONDS
+    application = world.start(query)
+    world.wait(_LATE_START_SECONDS + 5.0)
+    choices.pick((application.kill, application.stop))()
+    _stop(world, application)
+    _stop(world, late)
+    application = world.start(query)
+    for seconds in _SILENCES_SECONDS:
+        world.wait(seconds)
+        world.publish(1)
+    world.run_quietly(application)
+    _check(world)
+
+
 def _lose_a_lease(world: World, choices: Enumerated) -> None:
     """Refuse to extend the lease of a buffered message. It ends, and it is redelivered, while a batch is written."""
     query = replace(_query(PROCESSING_TIME, choices.pick((True, False))), sink_seconds=_SLOW_SINK_SECONDS, buffered=3)
@@ -298,6 +323,7 @@ _FAMILIES = (
     (_write_late, Setup(Settings(ack_deadline=10))),
     (_stage_late, Setup(Settings(ack_deadline=10))),
     (_roll_back, Setup(Settings(ack_deadline=10))),
+    (_start_late, Setup(Settings(ack_deadline=10, min_backoff=600, max_backoff=600))),
     (_lose_a_lease, Setup(Settings(ack_deadline=10, exactly_once=True))),
     (_read_a_backlog, Setup(Settings(ack_deadline=10), response=2)),
 )

@@ -230,7 +230,7 @@ def _drains_always(_: Any) -> Any:
 
 
 def _loads_later_batches(read: Any) -> Any:
-    return lambda staging, start, *arguments: read(staging, 10**9, *arguments)
+    return lambda staging, paths, start, *arguments: read(staging, paths, 10**9, *arguments)
 
 
 def _trusts_every_part(drop: Any) -> Any:

@@ -37,21 +37,22 @@ def write_in_doubt(run: Run, planned: Iterable[IdRun] = ()) -> None:
         if id_run.path not in written:
             until = run.runtime.wall() + id_run.until - run.now()
             run.staging.write_ids(id_run.path, id_run.ids.digests, until=until, batch=id_run.batch, topic=run.topic)
-    for path in obsolete:
-        run.staging.delete_file(path)
+    run.staging.delete_files(obsolete)
     with run.changed:
         in_doubt.files = (in_doubt.files | runs.keys()) - set(obsolete)
 
 
-def read_in_doubt(staging: Staging, start: int, topic: str | None, wall: float, now: float) -> InDoubt:
-    """Return the ids in doubt of earlier runs. Delete the files whose ids are not in doubt any more.
+def read_in_doubt(
+    staging: Staging, paths: list[str], start: int, topic: str | None, wall: float, now: float
+) -> InDoubt:
+    """Return the ids in doubt in the files of earlier runs. Delete those whose ids are not in doubt any more.
 
     start: the batch of the checkpoint. Ids of later batches were committed in a checkpoint that was put back. topic: of
     the subscription, if it is known, because message ids are unique within a topic. wall, now: the same moment in
     seconds since the epoch and on the lease clock.
     """
     in_doubt = InDoubt(f"{IN_DOUBT}/{staging.epoch}-")
-    for path in staging.files(f"{IN_DOUBT}/"):
+    for path in paths:
         try:
             ids, metadata = staging.read_ids(path)
             until, batch = float(metadata["until"]), int(metadata["batch"])

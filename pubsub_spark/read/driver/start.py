@@ -22,12 +22,12 @@ from ..pull.lease import STREAM_LEASE_SECONDS, pull_lease_seconds
 from ..pull.streaming_pull import StreamSettings
 from ..runtime import SYSTEM, Runtime
 from ..staging import fencing
-from ..staging.area import SCHEMAS, Staging
+from ..staging.area import ACKNOWLEDGED, IN_DOUBT, SCHEMAS, Staging
 from ..staging.schemas import ReaderSchema, stage_reader
 from ..staging.store import Store
 from . import subscription
 from .batches import readable_parts
-from .in_doubt import DOUBT_SECONDS
+from .in_doubt import DOUBT_SECONDS, InDoubt
 from .in_doubt_files import read_in_doubt
 from .ledger import AckLedger
 from .report import Report
@@ -84,7 +84,12 @@ class Start:
                 last_deleted = start.batch
                 staging.begin_after(last_deleted)
             leased_until = staging.begin_run(runtime.wall(), DOUBT_SECONDS)
-            ledger = self._ledger(staging, start.batch, last_deleted, topic)
+            in_doubt, schemas = staging.files(f"{IN_DOUBT}/"), staging.files(f"{SCHEMAS}/")
+            batches = staging.batches()
+            if taken_over := fencing.taken_over(staging):  # else nothing that is listed is a later run's
+                raise taken_over
+            ids = read_in_doubt(staging, in_doubt, start.batch, topic, runtime.wall(), runtime.boottime())
+            ledger = self._ledger(staging, batches, start.batch, last_deleted, ids)
             settings = StreamSettings(
                 options.subscription,
                 client_id=f"{start.stream}-0-{uuid.uuid4().hex[:8]}",
@@ -92,9 +97,8 @@ class Start:
                 max_messages=min(self.max_buffered, options.max_messages_per_trigger),
                 max_bytes=min(MAX_BYTES, options.max_bytes_per_trigger),
             )
-            staged = frozenset(staging.batches())
-            if all(batch <= start.batch for batch in staged):
-                staging.delete(f"{SCHEMAS}/")  # only batches that are not committed need them
+            if all(batch <= start.batch for batch in batches):  # only batches that are not committed need them
+                staging.delete_files(schemas)
             reader = None if self.reader is None else stage_reader(staging, self.reader)
             stream = DriverStream(connection, settings, self.times.pull, runtime)
         except BaseException:
@@ -115,7 +119,7 @@ class Start:
             stream,
             runtime.condition(),
             runtime,
-            staged,
+            frozenset(batch for batch in batches if batch > last_deleted),
             leased_until,
             topic,
             self.reader,
@@ -136,12 +140,13 @@ class Start:
             )
         _log.warning("%s. It is replayed without rows, and its messages will be delivered again", replay)
 
-    def _ledger(self, staging: Staging, committed: int, last_deleted: int, topic: str | None) -> AckLedger:
-        now, wall = self.runtime.boottime(), self.runtime.wall()
-        in_doubt = read_in_doubt(staging, committed, topic, wall, now)
-        staging.delete_numbers_before(last_deleted)  # an earlier run's deletion may have been refused
+    def _ledger(
+        self, staging: Staging, batches: list[int], committed: int, last_deleted: int, in_doubt: InDoubt
+    ) -> AckLedger:
+        now = self.runtime.boottime()
+        staging.delete_before(ACKNOWLEDGED, last_deleted)  # an earlier run's deletion may have been refused
         ledger = AckLedger(pull_lease_seconds(self.options.max_fetch_period), in_doubt)
-        for batch in staging.batches():
+        for batch in batches:
             if batch <= last_deleted:
                 staging.delete(f"{batch}/")
             elif batch <= committed:

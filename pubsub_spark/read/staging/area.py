@@ -38,10 +38,10 @@ from .part import FOOTER_READ_BYTES, Buffer, Footer, PartBuilder
 from .store import Store
 
 T = TypeVar("T")
-TOKEN, IN_DOUBT, SCHEMAS, OWNERS = "driver-token", "in-doubt", "schemas", "owners"
-_ACKNOWLEDGED, _UNFINISHED = "acknowledged", "unfinished"
+TOKEN, IN_DOUBT, SCHEMAS = "driver-token", "in-doubt", "schemas"
+ACKNOWLEDGED, OWNERS, _UNFINISHED = "acknowledged", "owners", "unfinished"
 _OURS = re.compile(
-    rf"{TOKEN}|({OWNERS}|{_ACKNOWLEDGED}|{_UNFINISHED})/[0-9]+"
+    rf"{TOKEN}|({OWNERS}|{ACKNOWLEDGED}|{_UNFINISHED})/[0-9]+"
     rf"|{IN_DOUBT}/[0-9]+-[0-9]+|{SCHEMAS}/[0-9a-f]{{32}}(-[0-9]+)?"
     r"|[0-9]+/((part|given)-[0-9]+|manifest|malformed-[0-9]+-[0-9]+)"
 )
@@ -200,19 +200,17 @@ class Staging:
 
     def last_acknowledged(self) -> int:
         """Return the number of the last batch that was acknowledged and deleted, or 0."""
-        return max(self._numbers(_ACKNOWLEDGED), default=0)
+        return max(self._numbers(ACKNOWLEDGED), default=0)
 
     def begin_run(self, now: float, seconds: float) -> float:
         """Record that a run has begun. Return until when messages of a run that was killed are delivered, or 0.0.
 
         now: seconds since the epoch, like the result. seconds: the longest lease and back-off.
         """
-        earlier = [f"{_UNFINISHED}/{epoch}" for epoch in self._numbers(_UNFINISHED)]
+        earlier = (f"{_UNFINISHED}/{epoch}" for epoch in self._numbers(_UNFINISHED))
         ends = [self._parsed(path, lambda text: float(text or now + seconds), 0.0) for path in earlier]
         self._put(self._unfinished, b"")
-        for path in earlier:
-            if path != self._unfinished:
-                self.delete_file(path)
+        self.delete_before(_UNFINISHED, self.epoch)
         return max(ends, default=0.0)
 
     def end_run(self, leased_until: float, now: float) -> None:
@@ -228,20 +226,18 @@ class Staging:
 
     def is_new(self) -> bool:
         """Return whether nothing was ever staged here. False for a checkpoint that was put back to its start."""
-        return not self._numbers(_ACKNOWLEDGED) and not self.batches()
+        return not self._numbers(ACKNOWLEDGED) and not self.batches()
 
     def delete_acknowledged(self, batches: Iterable[int], last: int) -> None:
         """Record that all batches up to `last` were acknowledged, then delete the files of `batches`."""
-        self.create(f"{_ACKNOWLEDGED}/{last}", [])
+        self.create(f"{ACKNOWLEDGED}/{last}", [])
         for batch in batches:
             self.delete(f"{batch}/")
-        self.delete_numbers_before(last)
+        self.delete_before(ACKNOWLEDGED, last)
 
-    def delete_numbers_before(self, last: int) -> None:
-        """Delete the numbers of acknowledged batches that are lower than the last one."""
-        for number in self._numbers(_ACKNOWLEDGED):
-            if number < last:
-                self.delete_file(f"{_ACKNOWLEDGED}/{number}")
+    def delete_before(self, folder: str, number: int) -> None:
+        """Delete the files of a folder of numbers that are lower than `number`. Later ones are of another run."""
+        self.delete_files(f"{folder}/{lower}" for lower in self._numbers(folder) if lower < number)
 
     def begin_after(self, batch: int) -> None:
         """Begin after a batch without files in the area. A file that a dead process stages later is never rows."""
@@ -254,9 +250,13 @@ class Staging:
     def delete(self, prefix: str = "") -> int:
         """Delete the files of ours under a prefix of this stream's folder. Return how many they were."""
         ours = self.files(prefix)
-        for path in ours:
-            self.delete_file(path)
+        self.delete_files(ours)
         return len(ours)
+
+    def delete_files(self, paths: Iterable[str]) -> None:
+        """Delete files, those of them that exist."""
+        for path in paths:
+            self.delete_file(path)
 
     def delete_file(self, path: str) -> None:
         """Delete a file if it exists."""

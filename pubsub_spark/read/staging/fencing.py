@@ -1,8 +1,8 @@
 """Fencing: one run of a query owns a staging area. It alone may plan batches in it, stage their parts and delete them.
 
 The later run wins, because a crashed run cannot release the area. The earlier one, if it lives, fails before it plans
-its next batch, stages its next part or deletes another batch. Whatever it staged before is replayed by its successor.
-Two runs that are in the same moment past their check meet at part 0 of the batch, which is also create-only.
+its next batch, stages its next part or deletes files of the area. Whatever it staged before is replayed by its
+successor. Two runs that are in the same moment past their check meet at part 0 of the batch, which is also create-only.
 
 An epoch is the time of the claim in milliseconds, or one more than the epoch before: it grows even if something else
 removes files from the area.
@@ -28,12 +28,10 @@ def claim(staging: Staging, now: float) -> Staging:
     # `run` makes the content unlike that of any other claim: a store may refuse the repetition of a put that it took.
     owner = {"run": uuid.uuid4().hex, "host": socket.gethostname(), "process": os.getpid(), "claimed": claimed}
     content = json.dumps(owner).encode()
-    earlier = staging.epochs()
-    epoch = max([int(now * 1000), *(epoch + 1 for epoch in earlier)])
+    epoch = max([int(now * 1000), *(earlier + 1 for earlier in staging.epochs())])
     while not staging.create(f"{OWNERS}/{epoch}", [content]):
         epoch += 1
-    for old in earlier:
-        staging.delete_file(f"{OWNERS}/{old}")
+    staging.delete_before(OWNERS, epoch)
     return replace(staging, epoch=epoch)
 
 

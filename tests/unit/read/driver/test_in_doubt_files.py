@@ -19,7 +19,8 @@ def found(in_doubt: InDoubt, *texts: str) -> list[bool]:
 
 def restarted(running: Running, start: int = 10, later: float = 0.0, topic: str | None = None) -> InDoubt:
     """Return the ids in doubt of a run that starts `seconds` later, with a new lease clock."""
-    return read_in_doubt(running.staging, start, topic, running.runtime.wall() + later, now=5.0)
+    paths, wall = running.staging.files("in-doubt/"), running.runtime.wall() + later
+    return read_in_doubt(running.staging, paths, start, topic, wall, now=5.0)
 
 
 def test_restart_has_the_ids_and_no_more_time_than_was_left(running: Running):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.staging import fencing
 from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.ids import merged
-from pubsub_spark.read.staging.store import open_store
+from pubsub_spark.read.staging.store import Store, open_store
 from tests.unit.read.driver.running import LeaseClock
 from tests.unit.read.service import SUBSCRIPTION, Service, ids, part
 
@@ -69,11 +70,16 @@ def started(staging: Staging) -> Started:
 
     @contextmanager
     def start(
-        batch: int, is_replay: bool = False, service: Any = None, area: str | None = staging.area, **texts: str
+        batch: int,
+        is_replay: bool = False,
+        service: Any = None,
+        area: str | None = staging.area,
+        store: type[Store] = Store,
+        **texts: str,
     ) -> Iterator[Run]:
         backend: Any = AdminService() if service is None else service
         offset = Offset("stream", batch, area=area)
-        run = Start(options(**texts), backend, staging.store, LeaseClock()).run(offset, is_replay)
+        run = Start(options(**texts), backend, store(staging.location), LeaseClock()).run(offset, is_replay)
         try:
             yield run
         finally:
@@ -116,6 +122,29 @@ def test_new_run_ends_the_one_before(staging: Staging, started: Started):
     with started(0) as first, started(0) as second:
         assert fencing.taken_over(first.staging) is not None
         assert fencing.taken_over(second.staging) is None
+
+
+class Overtaken(Store):
+    """A store that lets a later run claim the area and commit batch 1 while it records that the first has begun."""
+
+    def put(self, path: str, content: Any) -> None:
+        super().put(path, content)
+        if "unfinished" in path:
+            later = fencing.claim(Staging(Store(self.location), SUBSCRIPTION, "stream"), time.time() + 60)
+            later.begin_run(time.time(), 60.0)
+            later.write_ids(f"in-doubt/{later.epoch}-1", merged([ids("a")]), until=2e9, batch=1, topic=TOPIC)
+            later.create(f"schemas/{32 * '0'}", [b"{}"])
+
+
+def test_start_that_a_later_run_overtakes_deletes_nothing(staging: Staging, started: Started):
+    """Its store was slow for minutes. Its checkpoint is older than the ids in doubt of the later run."""
+    staging.begin_after(0)
+    with pytest.raises(StagingError, match="Another query has taken over"), started(0, store=Overtaken):
+        pass
+    epoch = staging.epochs()[-1]
+    assert [f"in-doubt/{epoch}-1"] == staging.files("in-doubt/")
+    assert f"unfinished/{epoch}" in staging.files("unfinished/")
+    assert [f"schemas/{32 * '0'}"] == staging.files("schemas/")
 
 
 def test_ids_in_doubt_of_earlier_runs_are_known(staging: Staging, started: Started):

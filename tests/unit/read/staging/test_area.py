@@ -124,6 +124,15 @@ def test_number_that_a_run_writes_after_its_end_is_no_step_back(staging: Staging
     assert ["acknowledged/4"] == staging.files("acknowledged/")
 
 
+def test_beginning_that_a_run_records_late_changes_nothing(staging: Staging):
+    """The later run is killed: the next start knows of it only by its file."""
+    earlier, later = (replace(staging, epoch=epoch) for epoch in (1, 2))
+    assert 0.0 == later.begin_run(1000.0, LEASE_SECONDS)
+    earlier.begin_run(1000.0, LEASE_SECONDS)
+
+    assert ["unfinished/1", "unfinished/2"] == staging.files("unfinished/")
+
+
 def test_end_that_a_run_writes_late_changes_nothing(staging: Staging):
     """It comes after the next run has begun. Until the last time of both, silence is no empty subscription."""
     first, second, third = (replace(staging, epoch=epoch) for epoch in (1, 2, 3))
