@@ -71,6 +71,19 @@ REPEATING = frozenset(
     }
 )
 
+# Kinds that take away files or acks of earlier runs.
+UNDOING = frozenset(
+    {
+        "checkpoint rolled back",
+        "file removed",
+        "other staging",
+        "power loss",
+        "recreated",
+        "seek back",
+        "seek forward",
+    }
+)
+
 # Kinds that are drawn more often, because few of their histories show a wrong rule.
 _RARELY_SEEN = ("some ids fail", "some ids fail", "checkpoint rolled back", "checkpoint rolled back")
 
@@ -87,10 +100,15 @@ class Faults:
     are_on: bool = True
 
     @classmethod
-    def drawn(cls, chooser: Chooser, most: int = 5, without: frozenset[str] = frozenset()) -> Faults:
-        """Return a mix of up to `most` kinds, each at a rate up to its highest. Rates of `without` are dropped."""
+    def drawn(
+        cls, chooser: Chooser, most: int = 5, without: frozenset[str] = frozenset(), always: tuple[str, ...] = ()
+    ) -> Faults:
+        """Return a mix of `always` and up to `most` other kinds, each at a rate up to its highest.
+
+        Rates of `without` are dropped.
+        """
         kinds = [*KINDS, *_RARELY_SEEN]
-        rates: dict[str, float] = {}
+        rates = {kind: KINDS[kind][1] * chooser.pick((1.0, 1.0, 0.3)) for kind in always}
         for _ in range(chooser.below(most + 1)):
             kind = chooser.pick(kinds)
             rates[kind] = KINDS[kind][1] * chooser.pick((1.0, 1.0, 0.3, 0.1))

@@ -4,8 +4,11 @@
               apart. After each step the invariants I1 and I2 are checked
     liveness  faults off. Two runs (more if Spark asks for one batch a run). Then I3, I5, I6 and the ordering keys
 
-One history in four is of a job that runs again and again (`_JOB`): an id that a run forgets too early is a row of a
-later run. A `Plan` can leave things out, so that a failed history can be made smaller (`shrink`).
+One history in five is of a job that runs again and again (`_JOB`): an id that a run forgets too early is a row of a
+later run. Another one in five is of runs that are killed while their calls of the store take minutes (`_KILLED`): a
+file of theirs comes after the start of a later run.
+
+A `Plan` can leave things out, so that a failed history can be made smaller (`shrink`).
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from pubsub_spark.options import ReadOptions
 from tests.simulation import checkers, product, schemas
 from tests.simulation.chooser import Chooser, Seeded
 from tests.simulation.connection import ADDRESS
-from tests.simulation.faults import REPEATING, Faults
+from tests.simulation.faults import REPEATING, UNDOING, Faults
 from tests.simulation.record import Record, Violation
 from tests.simulation.service import DEAD_LETTERS, SUBSCRIPTION
 from tests.simulation.spark import AVAILABLE_NOW, ONCE, PROCESSING_TIME, Application, Checkpoint, Query, Sink
@@ -40,6 +43,7 @@ class _Kind:
 
     without: frozenset[str] = frozenset()  # kinds of faults
     most_faults: int = 5
+    always: tuple[str, ...] = ()  # kinds of faults that are drawn besides
     runs: tuple[int, ...] = (1, 2, 3, 4)
     gaps: tuple[float, ...] = (0.0, 0.0, 1.0, 30.0, 700.0, 3600.0, DAY, 3 * DAY)  # seconds between two runs
     messages: tuple[int, ...] = (3, 10, 30)
@@ -67,6 +71,17 @@ _JOB = _Kind(
     budgets=(2, 3),
     buffered=(2, 3, 4, 1000),
     triggers=(AVAILABLE_NOW, AVAILABLE_NOW, ONCE),
+)
+# No fault but a late call of an ended run changes the files of a later one.
+_KILLED = _Kind(
+    without=UNDOING,
+    most_faults=2,
+    always=("driver killed", "store slow"),
+    runs=(3, 4, 5, 6),
+    gaps=(0.0, 0.0, 1.0, 30.0, 61.0, 700.0),
+    messages=(3, 10),
+    budgets=(1, 2, 3),
+    buffered=(1, 2, 3, 1000),
 )
 
 
@@ -101,8 +116,8 @@ class Outcome:
 def run(plan: Plan) -> Outcome:
     """Run the history of a plan."""
     chooser = Seeded(plan.seed)
-    kind = _JOB if chooser.chance(0.25) else _ANY
-    faults = Faults.drawn(chooser, kind.most_faults, plan.without | kind.without)
+    kind = chooser.pick((_ANY, _ANY, _ANY, _JOB, _KILLED))
+    faults = Faults.drawn(chooser, kind.most_faults, plan.without | kind.without, kind.always)
     history = History(plan, World(chooser, faults, _setup(chooser, faults, kind)), kind)
     world, record = history.world, history.world.record
     world.run(history.operate, plan.seed)
