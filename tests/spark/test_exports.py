@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -19,8 +20,9 @@ def test_spark_finds_everything_that_was_published(spark: SparkSession, names: N
         config = {"bucket": "lake", "max_messages": 1000, "filename_datetime_format": "YYYY/MM/DD/hh_mm_ss"}
         emulator.create_subscription(names.subscription, names.topic, cloud_storage_config=config)
         emulator.publish(names.topic, *published)
-        while emulator.backlog(names.subscription):  # the last object ends by its time
-            emulator.advance(301)
+        while emulator.backlog(names.subscription):
+            emulator.advance(301)  # the last object ends by its time
+            time.sleep(0.2)  # for the writer: without it, all messages are soon older than their retention
 
     rows = spark.read.option("recursiveFileLookup", True).text(str(tmp_path / "lake")).collect()
 
