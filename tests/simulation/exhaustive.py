@@ -4,12 +4,13 @@ Enumerated are the protocol, the trigger and two faults. The driver is killed at
 the service, each message that arrives, each write of Spark's logs and of the sink, or never. The first attempt of a
 pulling task is suspended at any point and for each duration. Threads run as soon as they can, and nothing else fails.
 
-Nine more enumerations: the late attempt stages its part between the commit of its batch and the deletion. A run is
+Ten more enumerations: the late attempt stages its part between the commit of its batch and the deletion. A run is
 killed or stopped at any point while it has a message whose id is in doubt. A pull ends after the lease of a committed
 message, whose ack was not accepted. A write of an ended run comes after those of the next one, and so does a part. The
 driver's part of a killed run comes after later runs have committed its batch. A start is suspended while a later run
 commits a batch. The checkpoint is put back by a batch whose ids are in doubt. The lease of a buffered message is not
-extended. And a service that cuts no response has a backlog.
+extended. The messages of a key are delivered to two tasks of a batch. And a service that cuts no response has a
+backlog.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _LATE_ACKS_SECONDS = 62.0  # until acks are accepted, after the lease of the dri
 _LATE_START_SECONDS = 70.0  # until a later run has written ids in doubt
 _SILENCES_SECONDS = 1.0, 620.0, 10.0, 10.0  # at the end of the last, a message of the run before is not due yet
 _PULL_SECONDS = 5.0  # of a task
+_IN_A_PULL_SECONDS = (1.0, 3.0)
 _BEFORE_PULL_SECONDS = (15.0, 25.0)  # after which a batch is planned while no lease ends soon
 _NO_QUOTA_SECONDS = 100.0  # until acks are accepted, long after the lease of the driver stream
 _LATE_PULL_SECONDS = (35.0, 50.0)  # of an attempt, until the first lease ends
@@ -268,6 +270,24 @@ def _lose_a_lease(world: World, choices: Enumerated) -> None:
     _check(world)
 
 
+def _deliver_a_key_twice(world: World, choices: Enumerated) -> None:
+    """End leases early, so that two tasks are sent the same messages of a key. One is suspended at any point."""
+    query = _query(PROCESSING_TIME, choices.pick((True, False)), _PULL_SECONDS)
+    options = replace(query.options, max_messages_per_trigger=1000)
+    budget = product.Budget(1000, 10**6)
+    application = world.start(replace(query, options=options, budget=budget, fetch_partitions=2))
+    world.wait(_PULL_SECONDS)
+    world.faults.rates["lease cut"] = 1.0
+    for key, count in (("b", 1), ("a", 2), ("a", 1)):
+        world.publish(count, key)
+    application.on_attempt = lambda process: _make_late(application, process, choices, _IN_A_PULL_SECONDS)
+    world.wait(choices.pick((*_IN_A_PULL_SECONDS, _PULL_SECONDS + 1.0)))
+    world.faults.are_on = False
+    world.run_quietly(application)
+    _check(world)
+    checkers.check_keys(world.record)
+
+
 def _read_a_backlog(world: World, choices: Enumerated) -> None:
     """Read a backlog while the rest of the driver's buffer is too small for a response, with no fault."""
     query = _query(*choices.pick(_TRIGGERS[:2]))
@@ -325,5 +345,6 @@ _FAMILIES = (
     (_roll_back, Setup(Settings(ack_deadline=10))),
     (_start_late, Setup(Settings(ack_deadline=10, min_backoff=600, max_backoff=600))),
     (_lose_a_lease, Setup(Settings(ack_deadline=10, exactly_once=True))),
+    (_deliver_a_key_twice, Setup(Settings(ack_deadline=10, ordering=True))),
     (_read_a_backlog, Setup(Settings(ack_deadline=10), response=2)),
 )
