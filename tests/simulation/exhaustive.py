@@ -144,12 +144,7 @@ def _end_with_a_redelivery(world: World, choices: Enumerated) -> None:
     world.wait(10.0)
     _stop(world, application)
     world.wait(choices.pick((0.0, _LEASES_SECONDS)))
-    application = world.start(query)
-    for seconds in _SILENCES_SECONDS:
-        world.wait(seconds)
-        world.publish(1)
-    world.run_quietly(application)
-    _check(world)
+    _read_after_silences(world, query)
 
 
 def _pull_late(world: World, choices: Enumerated) -> None:
@@ -246,12 +241,7 @@ def _start_late(world: World, choices: Enumerated) -> None:
     choices.pick((application.kill, application.stop))()
     _stop(world, application)
     _stop(world, late)
-    application = world.start(query)
-    for seconds in _SILENCES_SECONDS:
-        world.wait(seconds)
-        world.publish(1)
-    world.run_quietly(application)
-    _check(world)
+    _read_after_silences(world, query)
 
 
 def _lose_a_lease(world: World, choices: Enumerated) -> None:
@@ -297,6 +287,16 @@ def _read_a_backlog(world: World, choices: Enumerated) -> None:
     query = replace(query, options=options, budget=product.Budget(1000, 10**6), buffered=buffered)
     world.run_quietly(world.start(query))
     checkers.check_batches(world.record, _BACKLOG, len(world.record.commits))
+    _check(world)
+
+
+def _read_after_silences(world: World, query: Query) -> None:
+    """Run the query to the end. Each message comes after a silence, and redeliveries may be due during it."""
+    application = world.start(query)
+    for seconds in _SILENCES_SECONDS:
+        world.wait(seconds)
+        world.publish(1)
+    world.run_quietly(application)
     _check(world)
 
 
