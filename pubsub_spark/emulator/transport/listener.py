@@ -204,7 +204,11 @@ class Listener:
         self._server = await loop.create_server(lambda: _Opening(self), sock=self._listening, backlog=_BACKLOG)
 
     def close(self) -> None:
-        self._server.close()
+        """Accept no more. A connection that asyncio has just accepted needs the server for one more round."""
+        if self._server.is_serving():
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._listening)
+            loop.call_soon(self._server.close)
 
     def made(self, transport: asyncio.Transport) -> None:
         """Note a transport that the end of the listener ends."""

@@ -111,7 +111,7 @@ def test_no_ping_after_the_end_of_a_connection(first):
 
 
 @pytest.mark.parametrize("opening", [b"", _PREFACE, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"])
-@pytest.mark.parametrize("rounds", [0, 1, 3, 4, 5, 6, 7, 8])  # in the second, asyncio itself leaves the socket
+@pytest.mark.parametrize("rounds", range(9))
 def test_connection_that_is_being_opened_ends_with_the_listener(opening, rounds):
     """In whichever round of the loop the listener is closed, no socket is left to the garbage collector."""
 
@@ -174,3 +174,19 @@ def test_listener_ends_after_a_connection_that_was_closed_while_it_had_bytes_to_
         assert transports
 
     asyncio.run(asyncio.wait_for(abort(), 60))
+
+
+def test_listener_can_be_closed_again():
+    """So is that of an emulator which has failed, when it is stopped."""
+
+    async def close_twice() -> None:
+        listening = listen(LOOPBACK, 0)
+        listener = Listener(listening, http=None, tls=None)
+        await listener.start(0)
+        for _ in range(2):
+            listener.close()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert -1 == listening.fileno()
+
+    asyncio.run(asyncio.wait_for(close_twice(), 60))
