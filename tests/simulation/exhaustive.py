@@ -4,13 +4,13 @@ Enumerated are the protocol, the trigger and two faults. The driver is killed at
 the service, each message that arrives, each write of Spark's logs and of the sink, or never. The first attempt of a
 pulling task is suspended at any point and for each duration. Threads run as soon as they can, and nothing else fails.
 
-Ten more enumerations: the late attempt stages its part between the commit of its batch and the deletion. A run is
+Twelve more enumerations: the late attempt stages its part between the commit of its batch and the deletion. A run is
 killed or stopped at any point while it has a message whose id is in doubt. A pull ends after the lease of a committed
 message, whose ack was not accepted. A write of an ended run comes after those of the next one, and so does a part. The
 driver's part of a killed run comes after later runs have committed its batch. A start is suspended while a later run
 commits a batch. The checkpoint is put back by a batch whose ids are in doubt. The lease of a buffered message is not
-extended. The messages of a key are delivered to two tasks of a batch. And a service that cuts no response has a
-backlog.
+extended. The messages of a key are delivered to two tasks of a batch. A file of a batch is removed between two
+actions. A schema revision is shown or deleted before a replay. And a service that cuts no response has a backlog.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tests.simulation.connection import ADDRESS
 from tests.simulation.faults import Faults
 from tests.simulation.history import BUFFERED_RESPONSES, SINGLE_BATCH_RUNS, Outcome, Plan
 from tests.simulation.hub import Process
+from tests.simulation.schemas import Schema
 from tests.simulation.service import SUBSCRIPTION
 from tests.simulation.spark import AVAILABLE_NOW, ONCE, PROCESSING_TIME, Application, Query
 from tests.simulation.world import Setup, World
@@ -278,6 +279,53 @@ def _deliver_a_key_twice(world: World, choices: Enumerated) -> None:
     checkers.check_keys(world.record)
 
 
+def _lose_a_file(world: World, choices: Enumerated) -> None:
+    """Remove any file of a batch before any attempt of a task, while two actions read it."""
+    world.hub.chooser = Fixed(at=-1)  # of the numbers of actions, the last is two
+    query = _query(*choices.pick(_TRIGGERS))
+    world.publish(1)
+    world.publish(3)
+    application = world.start(query)
+    lost: list[str] = []
+
+    def lose(_: Process) -> None:
+        paths = sorted(path for path in world.store.files if path.split("/")[-2].isdigit())
+        if not lost and choices.chance(0.5):
+            lost.append(choices.pick(paths))
+            world.store.remove(lost[0])
+
+    application.on_attempt = lose
+    world.wait(_LATE_SECONDS[0])
+    _stop(world, application)
+    query = replace(query, options=replace(query.options, fail_on_data_loss=False), fails_on_data_loss=False)
+    for _ in range(2 * SINGLE_BATCH_RUNS):
+        world.run_quietly(world.start(query))
+        world.wait(_LEASES_SECONDS)
+    _check(world)
+
+
+def _change_the_schema(world: World, choices: Enumerated) -> None:
+    """Kill a run at any point. Before the replay, the revision that a message names is shown or deleted."""
+    world.service.schema = schema = Schema()
+    query = _query(PROCESSING_TIME, choices.pick((True, False)))
+    query = replace(query, options=replace(query.options, decode="topic"))
+    world.publish(1)  # its reader has a field more
+    schema.commit(world.hub.now)
+    application = world.start(query)
+    application.driver.on_operation = _once(choices, application.driver.kill)
+    world.wait(_PULL_SECONDS)
+    shown_after, is_deleted = choices.pick(((0.0, True), (_LATE_SECONDS[0], False)))
+    schema.commit(world.hub.now + shown_after)
+    world.publish(1)
+    world.wait(_LATE_SECONDS[0])
+    _stop(world, application)
+    schema.commit(world.hub.now)
+    if is_deleted:
+        schema.delete(2)
+    world.run_quietly(world.start(query))
+    _check(world)
+
+
 def _read_a_backlog(world: World, choices: Enumerated) -> None:
     """Read a backlog while the rest of the driver's buffer is too small for a response, with no fault."""
     query = _query(*choices.pick(_TRIGGERS[:2]))
@@ -346,5 +394,7 @@ _FAMILIES = (
     (_start_late, Setup(Settings(ack_deadline=10, min_backoff=600, max_backoff=600))),
     (_lose_a_lease, Setup(Settings(ack_deadline=10, exactly_once=True))),
     (_deliver_a_key_twice, Setup(Settings(ack_deadline=10, ordering=True))),
+    (_lose_a_file, Setup(Settings(ack_deadline=10))),
+    (_change_the_schema, Setup(Settings(ack_deadline=10))),
     (_read_a_backlog, Setup(Settings(ack_deadline=10), response=2)),
 )
