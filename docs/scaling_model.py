@@ -26,7 +26,7 @@ ENVELOPE_BYTES = 300  # of a message besides its payload: attributes, ids, the a
 ACK_ID_BYTES = 193  # of a request
 
 # Requests of a batch with P pulled parts: `test_store_requests_are_those_of_the_model` in tests/rpc/test_session.py
-WRITES, WRITES_PER_PART = 8, 4  # puts and listings
+WRITES, WRITES_PER_PART = 9, 5  # puts and listings
 READS, READS_PER_PART = 3, 4
 
 # List prices in dollars, one region, standard storage, no discounts. Read on 2026-09-20 from

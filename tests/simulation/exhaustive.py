@@ -47,6 +47,7 @@ _LEASED_SECONDS = (40.0, 60.0)  # after which the lease ends of an attempt that 
 _SLOW_SINK_SECONDS = 58.0  # a few less than a lease
 _APART_SECONDS = (0.1, 5.0)  # two messages: their leases are extended at once, or one after the other
 _EXTENDED_SECONDS = 6.0  # until the lease of the first message is extended, and the other one is not due
+_TAKEN_OVER_SECONDS = 8.0  # until a suspended run goes on, while the second one replays
 _BACKLOG = 30  # messages
 
 
@@ -279,6 +280,101 @@ def _deliver_a_key_twice(world: World, choices: Enumerated) -> None:
     checkers.check_keys(world.record)
 
 
+def _take_over(world: World, choices: Enumerated) -> None:
+    """Start a second run while the driver of the first, or its task, is suspended at any point."""
+    query = replace(_query(PROCESSING_TIME, choices.pick((True, False))), buffered=choices.pick((1, 1000)))
+    world.publish(1)
+    world.publish(1)
+    first, seconds = world.start(query), choices.pick((0.0, _SINK_SECONDS))
+
+    def take_over(process: Process) -> None:
+        world.start(replace(query, sink_seconds=seconds))
+        first.suspend(process, _TAKEN_OVER_SECONDS)
+
+    if choices.chance(0.5):
+        first.driver.on_operation = _once(choices, lambda: take_over(first.driver))
+    else:
+        first.on_attempt = lambda process: _at_any_point(first, process, choices, lambda: take_over(process))
+    world.wait(_PULL_SECONDS)
+    first.driver.on_operation = None
+    world.wait(_SINK_SECONDS + _TAKEN_OVER_SECONDS)
+    for application in list(world.applications):
+        _stop(world, application)
+    world.run_quietly(world.start(query))
+    _check(world)
+
+
+def _take_over_a_deletion(world: World, choices: Enumerated) -> None:
+    """Start a second run while the first puts an id in doubt and deletes its batch. Both are suspended at any point."""
+    query = _query(PROCESSING_TIME, True)
+    world.service.quota_until = world.hub.now + _LATE_ACKS_SECONDS
+    world.publish(1)
+    first = world.start(query)
+    world.wait(_LATE_ACKS_SECONDS - 0.5)
+
+    def take_over() -> None:
+        second = world.start(query)
+        second.driver.on_operation = _once(choices, lambda: second.suspend(second.driver, 2 * _PULL_SECONDS))
+        first.suspend(first.driver, _PULL_SECONDS / 2)
+
+    first.driver.on_operation = _once(choices, take_over)
+    world.wait(_PULL_SECONDS)
+    for application in world.applications:
+        application.driver.on_operation = None
+    world.wait(4 * _PULL_SECONDS)
+    _stop(world, first)
+    world.wait(_LEASES_SECONDS)
+    _read_after_silences(world, query) if len(world.applications) == 1 else world.run_quietly(world.applications[1])
+    _check(world)
+
+
+def _lose_files(world: World, choices: Enumerated) -> None:
+    """Remove one file of a batch, or all, while one of the attempts of its task is suspended at any point."""
+    query = _query(PROCESSING_TIME, True, _PULL_SECONDS)
+    options = replace(query.options, max_messages_per_trigger=3)
+    query = replace(query, options=options, budget=product.Budget(3, 10**6))
+    application = world.start(query)
+    world.wait(_PULL_SECONDS)
+    world.faults.rates["speculation"] = 1.0
+    query.sink_seconds = _SINK_SECONDS
+    application.on_attempt = lambda process: _make_late(application, process, choices, _LATE_SECONDS[:1])
+    for _ in range(4):
+        world.publish(1)
+    world.wait(_LATE_SECONDS[0] - 1.0)
+    _remove(world, choices)
+    if choices.chance(0.5):
+        application.driver.kill()
+    world.wait(_SINK_SECONDS)
+    query.sink_seconds = 0.0
+    world.faults.are_on = False
+    _stop(world, application)
+    _read_on(world, query)
+
+
+def _lose_files_of_a_replay(world: World, choices: Enumerated) -> None:
+    """Remove one file of a replayed batch, or all. A part of its first run is staged before or after."""
+    query = _query(PROCESSING_TIME, choices.pick((True, False)))
+    world.store.delays["creates", "part-1"] = 2 * _PULL_SECONDS
+    world.publish(1)
+    world.publish(1)
+    application = world.start(query)
+    world.wait(1.0)
+    application.kill()
+    world.service.quota_until = world.hub.now + 3 * _PULL_SECONDS
+    query.sink_seconds = choices.pick((0.0, _SINK_SECONDS))
+    application = world.start(query)
+    world.wait(choices.pick((_PULL_SECONDS, 2 * _PULL_SECONDS)))
+    world.store.delays.clear()
+    _remove(world, choices)
+    world.wait(2 * _PULL_SECONDS)
+    if choices.chance(0.5):
+        application.kill()
+    query.sink_seconds = 0.0
+    world.wait(_SINK_SECONDS)
+    _stop(world, application)
+    _read_on(world, query)
+
+
 def _lose_a_file(world: World, choices: Enumerated) -> None:
     """Remove any file of a batch before any attempt of a task, while two actions read it."""
     world.hub.chooser = Fixed(at=-1)  # of the numbers of actions, the last is two
@@ -286,22 +382,11 @@ def _lose_a_file(world: World, choices: Enumerated) -> None:
     world.publish(1)
     world.publish(3)
     application = world.start(query)
-    lost: list[str] = []
-
-    def lose(_: Process) -> None:
-        paths = sorted(path for path in world.store.files if path.split("/")[-2].isdigit())
-        if not lost and choices.chance(0.5):
-            lost.append(choices.pick(paths))
-            world.store.remove(lost[0])
-
-    application.on_attempt = lose
+    lose = _once(choices, lambda: _remove(world, choices))
+    application.on_attempt = lambda _: lose()
     world.wait(_LATE_SECONDS[0])
     _stop(world, application)
-    query = replace(query, options=replace(query.options, fail_on_data_loss=False), fails_on_data_loss=False)
-    for _ in range(2 * SINGLE_BATCH_RUNS):
-        world.run_quietly(world.start(query))
-        world.wait(_LEASES_SECONDS)
-    _check(world)
+    _read_on(world, query)
 
 
 def _change_the_schema(world: World, choices: Enumerated) -> None:
@@ -348,6 +433,22 @@ def _read_after_silences(world: World, query: Query) -> None:
     _check(world)
 
 
+def _remove(world: World, choices: Enumerated) -> None:
+    """Remove one of the files of batches, or all, as a cleaner does."""
+    paths = sorted(path for path in world.store.files if path.split("/")[-2].isdigit())
+    for path in choices.pick([paths, *([path] for path in paths)]):
+        world.store.remove(path)
+
+
+def _read_on(world: World, query: Query) -> None:
+    """Read on after files were lost, as the errors advise."""
+    query = replace(query, options=replace(query.options, fail_on_data_loss=False), fails_on_data_loss=False)
+    for _ in range(2 * SINGLE_BATCH_RUNS):
+        world.run_quietly(world.start(query))
+        world.wait(_LEASES_SECONDS)
+    _check(world)
+
+
 def _stop(world: World, application: Application) -> None:
     if application.is_alive:
         application.stop()
@@ -378,9 +479,14 @@ def _make_late(
     durations: tuple[float, ...] = _LATE_SECONDS,
 ) -> None:
     """Suspend the first attempt at one of its operations. It lives on when its driver is gone."""
+    _at_any_point(application, process, choices, lambda: application.suspend(process, choices.pick(durations)))
+
+
+def _at_any_point(application: Application, process: Process, choices: Enumerated, happens: Callable[[], None]) -> None:
+    """Let something happen at one of the operations of the first attempt."""
     if not application.outlives:
         application.outlives.add(process)
-        process.on_operation = _once(choices, lambda: application.suspend(process, choices.pick(durations)))
+        process.on_operation = _once(choices, happens)
 
 
 _FAMILIES = (
@@ -394,6 +500,10 @@ _FAMILIES = (
     (_start_late, Setup(Settings(ack_deadline=10, min_backoff=600, max_backoff=600))),
     (_lose_a_lease, Setup(Settings(ack_deadline=10, exactly_once=True))),
     (_deliver_a_key_twice, Setup(Settings(ack_deadline=10, ordering=True))),
+    (_take_over, Setup(Settings(ack_deadline=10))),
+    (_take_over_a_deletion, Setup(Settings(ack_deadline=10, min_backoff=600, max_backoff=600))),
+    (_lose_files, Setup(Settings(ack_deadline=10))),
+    (_lose_files_of_a_replay, Setup(Settings(ack_deadline=10))),
     (_lose_a_file, Setup(Settings(ack_deadline=10))),
     (_change_the_schema, Setup(Settings(ack_deadline=10))),
     (_read_a_backlog, Setup(Settings(ack_deadline=10), response=2)),

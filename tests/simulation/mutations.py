@@ -243,9 +243,18 @@ def _trusts_every_part(drop: Any) -> Any:
 
     def mutated(self: Any) -> None:
         staging, batch = self.partition.staging, self.partition.batch
-        parts = [(b, n, length) for b in staging.batches() if b < batch for n, length in staging.parts(b).items()]
+        parts = [(b, n, length, "") for b in staging.batches() if b < batch for n, length in staging.parts(b).items()]
         self.partition.committed = parts
         drop(self)
+
+    return mutated
+
+
+def _reads_any_part(_: Any) -> Any:
+    """Take every part of a batch for one with rows."""
+
+    def mutated(staging: Any, batch: int) -> Any:
+        return {part: (length, staging.footer(batch, part, length)) for part, length in staging.parts(batch).items()}
 
     return mutated
 
@@ -281,7 +290,7 @@ MUTATIONS: list[Mutation] = [
         ("I1",),
         together(
             replaced(area.Staging, "last_acknowledged", _last_written),
-            replaced(start, "has_driver_part", _constant(True)),
+            replaced(start, "readable_parts", _reads_any_part),
         ),
     ),
     Mutation(
@@ -311,9 +320,7 @@ MUTATIONS: list[Mutation] = [
     Mutation(
         "a deleted batch is read at a start, and any part",
         ("I1", "I2", "I3"),
-        together(
-            replaced(start, "check_not_behind", _constant(0)), replaced(start, "has_driver_part", _constant(True))
-        ),
+        together(replaced(start, "check_not_behind", _constant(0)), replaced(start, "readable_parts", _reads_any_part)),
     ),
     Mutation(
         "acks without an answer are forgotten at the end",

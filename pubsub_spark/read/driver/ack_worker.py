@@ -149,7 +149,7 @@ class AckWorker:
 
         def ack_ids() -> Iterator[pa.Array]:
             try:
-                receipts = run.staging.receipts(part.batch, part.number, part.length)
+                receipts = run.staging.receipts(part.batch, part.number, part.length, part.id)
                 yield from part.left(batch.column("ack_id") for batch in receipts)
             except Exception as error:  # raised after the answers to the requests in flight
                 unreadable.append(error)
@@ -189,7 +189,7 @@ class AckWorker:
     def _doubt(self, part: Part, refused: pa.Array | None) -> None:
         """Record that messages of a part may be delivered again: those with refused ack ids, or all."""
         run = self._run
-        receipts = list(run.staging.receipts(part.batch, part.number, part.length))
+        receipts = list(run.staging.receipts(part.batch, part.number, part.length, part.id))
         if refused is not None:
             receipts = [batch.filter(pc.is_in(batch.column("ack_id"), refused)) for batch in receipts]
         ids = message_ids(receipts)
@@ -212,12 +212,11 @@ class AckWorker:
 
     def _delete(self, batches: list[int]) -> bool:
         """Delete the files of batches. Return whether the store has done so."""
-        run, last = self._run, batches[-1]
+        run, last = self._run, max(batches)
         try:
-            self.taken_over = fencing.taken_over(run.staging)
-            if self.taken_over is not None:  # the other run may be replaying these batches
-                raise self.taken_over
+            self._check_owner()  # the other run may be replaying these batches
             write_in_doubt(run)
+            self._check_owner()  # its start may have listed ids in doubt before these
             run.staging.delete_acknowledged(batches, last)
         except Exception as error:
             _log.warning(
@@ -228,3 +227,8 @@ class AckWorker:
             )
             return False
         return True
+
+    def _check_owner(self) -> None:
+        self.taken_over = fencing.taken_over(self._run.staging)
+        if self.taken_over is not None:
+            raise self.taken_over

@@ -85,7 +85,8 @@ class ActiveRun:
             if gone:
                 run.stream.record_acks(lost)
                 _log.warning(
-                    "staged parts %s of batch %d of `%s` are gone from `%s`. Their messages will be delivered again",
+                    "staged parts %s of batch %d of `%s` are gone from `%s`, or no task has yielded them to Spark. "
+                    "Their messages will be delivered again",
                     gone,
                     number,
                     run.subscription,

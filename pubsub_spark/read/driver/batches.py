@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow as pa
 from ...codec.envelope import first_deliveries
 from ...errors import DamagedFile, MissingFile, StagingError
 from ...options import ReadOptions
+from ..staging import fencing
 from ..staging import part as staged_part
 from ..staging.area import Staging, part_path
 from ..staging.ids import IdSet, digests, is_in, message_ids
@@ -42,13 +44,15 @@ def new_batch(
     builder = staging.part_builder()
     for received, messages in zip(taken, first_deliveries(taken), strict=True):
         builder.add(_without(messages, sets), received.receipts)
-    content = b"".join(builder.buffers("driver", reader=run.reader))
+    content = b"".join(builder.buffers("driver", reader=run.reader, id=uuid.uuid4().hex))
     driver_part = staged_part.footer(content)
     if not staging.create(part_path(batch, 0), [content]):
         raise StagingError(
             f"Batch {batch} of `{options.subscription}` was staged in `{staging.location}` by another query meanwhile. "
             "Let one query at a time use the checkpoint."
         )
+    if failure := fencing.taken_over(staging):  # the other run may have listed the batch before part 0 was in it
+        raise failure
     now = run.now()
     with run.changed:
         in_doubt = list(ledger.in_doubt.runs) if pulls else []
@@ -58,7 +62,7 @@ def new_batch(
         for part in ledger.parts_of(batch):
             ledger.keep(part, [pa.concat_arrays([delivery.receipts.column("ack_id")]) for delivery in taken])
         deadline = ledger.deadline(batch, now)
-        committed = [(part.batch, part.number, part.length) for part in ledger.undoubted]
+        committed = [(part.batch, part.number, part.length, part.id) for part in ledger.undoubted]
     if not pulls:
         return [DriverPartition(staging, batch, content)]
     write_in_doubt(run, in_doubt)
@@ -101,11 +105,31 @@ def replayed_batch(run: Run, batch: int) -> Sequence[Partition]:
 
 
 def readable_parts(staging: Staging, batch: int) -> dict[int, tuple[int, Footer]]:
-    """Return length and footer of the parts of a batch, without damaged ones, which are redelivered."""
+    """Return length and footer of the parts of a batch whose rows Spark may have, without damaged ones.
+
+    They are those in the manifest. Without one, the driver's part and those that tasks have yielded. The driver's is
+    staged first: without it others may be of a late task, and are redelivered like damaged ones.
+    """
+    sizes, given, fixed = staging.listing(batch)
+    if fixed is None and 0 not in sizes:
+        if sizes:
+            _log.warning(
+                "the driver's part of committed batch %d of `%s` is gone from `%s`. Its messages will be delivered "
+                "again unless they were acknowledged",
+                batch,
+                staging.subscription,
+                staging.location,
+            )
+        return {}
     parts: dict[int, tuple[int, Footer]] = {}
-    for number, length in staging.parts(batch).items():
+    for number, length in sizes.items():
         try:
-            parts[number] = length, staging.footer(batch, number, length)
+            found = staging.given(batch, number) if fixed is None and number in given else None
+            footer = found or staging.footer(batch, number, length)
+            if fixed is not None and fixed[number] not in ("", footer.id):
+                raise MissingFile(part_path(batch, number), staging.location)
+            if fixed is not None or number == 0 or number in given or not footer.id:  # 0.1.0 has no ids
+                parts[number] = length, footer
         except (DamagedFile, MissingFile) as error:
             _log.warning(
                 "part %d of batch %d of `%s` is left out, and its messages will be delivered again: %s",
@@ -119,17 +143,23 @@ def readable_parts(staging: Staging, batch: int) -> dict[int, tuple[int, Footer]
 
 def doubt_ids(run: Run) -> None:
     """Put the ids of committed parts in doubt whose leases may end during the next batch. Raises StagingError."""
-    with run.changed:
-        parts = run.ledger.take_doubtful(run.now())
-    for part in parts:
-        try:
-            receipts = list(run.staging.receipts(part.batch, part.number, part.length))
-        except (MissingFile, DamagedFile):  # settled meanwhile, or the ack worker reports it
-            continue
-        ids = message_ids(receipts)
+    looked: set[tuple[int, int]] = set()
+    while True:
         with run.changed:
-            if part.state in UNSETTLED:  # else its file may be deleted, and staged again by a late attempt
-                run.ledger.doubt(part, ids, run.now())
+            doubtful = run.ledger.take_doubtful(run.now())
+        parts = [part for part in doubtful if (part.batch, part.number) not in looked]
+        if not parts:  # while parts are read, leases of others end
+            return
+        for part in parts:
+            looked.add((part.batch, part.number))
+            try:
+                receipts = list(run.staging.receipts(part.batch, part.number, part.length, part.id))
+            except (MissingFile, DamagedFile):  # settled meanwhile, or the ack worker reports it
+                continue
+            ids = message_ids(receipts)
+            with run.changed:
+                if part.state in UNSETTLED:  # else its file may be deleted
+                    run.ledger.doubt(part, ids, run.now())
 
 
 def drop_redelivered(run: Run) -> None:

@@ -130,7 +130,7 @@ class LeaseExtender:
     def _ids_read(self, part: Part, read: list[pa.Array]) -> Iterator[pa.Array]:
         """Yield the ack ids of a part. Collect them in `read` unless they are too many."""
         size = 0
-        for receipts in self._run.staging.receipts(part.batch, part.number, part.length):
+        for receipts in self._run.staging.receipts(part.batch, part.number, part.length, part.id):
             ids = receipts.column("ack_id")
             size += ids.nbytes
             if size <= self._run.ledger.max_kept_bytes:

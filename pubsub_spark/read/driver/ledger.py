@@ -112,6 +112,11 @@ class Part:
     def has_keys(self) -> bool:
         return self.footer is not None and self.footer.has_keys
 
+    @property
+    def id(self) -> str:
+        """The id in its footer, or "" if that is not known."""
+        return "" if self.footer is None else self.footer.id
+
     def left(self, ack_ids: Iterable[pa.Array]) -> Iterator[pa.Array]:
         """Yield the ids without an answer. ack_ids: those of the part, taken as they are needed."""
         skip, unanswered = self.taken, self.unanswered
@@ -195,7 +200,10 @@ class AckLedger:
         committed = self._batches[batch]
         for number, (length, footer) in parts.items():
             self.stage(batch, number, length)
-            committed.parts[number].footer = footer
+            part = committed.parts[number]
+            if part.footer is None:
+                part.ack_ids = None  # maybe of another part that was in its place
+            part.footer = footer
         gone = sorted(committed.parts.keys() - parts.keys())
         for number in gone:
             del committed.parts[number]

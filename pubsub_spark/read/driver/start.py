@@ -1,8 +1,7 @@
 """The start of a run: connect, take over the staging area, and make the ledger from its files.
 
 batches up to the last deleted one    files that a late task staged, never rows: deleted
-later ones up to the checkpoint's     committed, acks unknown: sent now. Their leases count as ended. Without the
-                                      driver's part they may be files of a late task, which are not acknowledged
+later ones up to the checkpoint's     committed, acks unknown: sent now. Their leases count as ended
 later ones                            not committed: Spark asks for them, and they are replayed
 """
 
@@ -150,25 +149,10 @@ class Start:
             if batch <= last_deleted:
                 staging.delete(f"{batch}/")
             elif batch <= committed:
-                parts = readable_parts(staging, batch)
-                if 0 not in parts and not has_driver_part(staging, batch):  # not if it is only damaged
-                    parts = {}
-                    _log.warning(
-                        "the driver's part of committed batch %d of `%s` is gone from `%s`. Its messages will be "
-                        "delivered again unless they were acknowledged",
-                        batch,
-                        staging.subscription,
-                        staging.location,
-                    )
                 ledger.plan(batch, now, is_replay=True)
-                ledger.commit(batch, parts)
+                ledger.commit(batch, readable_parts(staging, batch))
         ledger.last_commit = committed
         return ledger
-
-
-def has_driver_part(staging: Staging, batch: int) -> bool:
-    """Return whether the driver's part of a batch is in the staging area. It is staged first."""
-    return 0 in staging.parts(batch)
 
 
 def check_not_behind(options: ReadOptions, batch: int, staging: Staging) -> int:

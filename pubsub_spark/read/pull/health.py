@@ -85,9 +85,10 @@ class StreamHealth:
         A silent stream that is opened again does not restart them, once it is steady. Otherwise an idle time longer
         than `max_silence` would never be over.
         """
-        if not self.connected or self._idle_since is None:
+        since = self._idle_since  # once: the thread of the stream may set it to None meanwhile
+        if not self.connected or since is None:
             return 0.0
-        return max(0.0, now - (self._idle_since if self._is_steady(now) else max(self._idle_since, self._connected_at)))
+        return max(0.0, now - (since if self._is_steady(now) else max(since, self._connected_at)))
 
     def failing_seconds(self, now: float) -> float:
         """Return the seconds since the outage began. 0 without one."""

@@ -32,7 +32,14 @@ STREAM_BYTES_PER_SECOND = 10e6  # https://cloud.google.com/pubsub/quotas#resourc
 AT_LIMIT = 0.6  # of that: a stream this fast may have more to send, because opening it takes some of the time
 MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 10, 600  # StreamingPullRequest.stream_ack_deadline_seconds
 _NEARLY = 0.95  # of a share: messages of a stream are counted by their bytes
-_GONE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
+_NO_ANSWERS = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.UNAUTHENTICATED,  # a stream that it refuses slowly would count as steady meanwhile
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -214,7 +221,8 @@ class Stream:
         began, call = self.runtime.monotonic(), self._call
         error = self.error_of_call()
         if error is not None:
-            if not self._closing.is_set():
+            is_refused = is_credential_failure(error.code(), error.details() or "")  # the stream's own refusals count
+            if not (is_refused or self._closing.is_set()):
                 self.health.failed(began, _in_words(error))
             return False
         if call is None or call is not self._call:  # the answer says nothing about the next stream
@@ -223,13 +231,13 @@ class Stream:
         return True
 
     def error_of_call(self) -> Any:
-        """Return the error of a call that changes no lease, or None if the service has answered, even with an error."""
+        """Return the error of a call that changes no lease, or None if the service has answered, even with another."""
         subscription = self.settings.subscription
         request = acks.extend_request(subscription, 0).SerializeToString()
         try:
             self.connection.modify_ack_deadline(subscription, request, self.times.probe_timeout).result()
         except grpc.RpcError as error:
-            return error if error.code() in _GONE else None
+            return error if error.code() in _NO_ANSWERS else None
         return None
 
     def half_close(self) -> None:

@@ -7,15 +7,16 @@
         in-doubt/<epoch>-<n>       ids of messages that may be delivered again (`ids`)
         <batch>/part-<i>           the messages and receipts of one pull, written once (`part`)
         schemas/<digest>           a schema that batches were decoded with (`schemas`)
-        <batch>/manifest           numbers of the parts of a batch that is replayed after a restart, written once
-        <batch>/given-<i>          says that rows of part i were yielded to Spark
+        <batch>/manifest           parts of a batch that is replayed after a restart, and their ids, written once
+        <batch>/given-<i>          footer of the part i that a task has yielded to Spark, written once
         <batch>/malformed-<i>-<n>  says that part i has n payloads that could not be decoded
         owners/<epoch>             the run that owns the area, written once (`fencing`)
 
 No run overwrites a file of another one, because a write may take minutes and come after the end of its run: of the
 batches in `acknowledged`, and of the times in `unfinished`, the last one counts.
 
-Nothing in here is acknowledged, so losing it costs duplicates and never a message. Files of other names are left alone.
+Nothing in here is acknowledged, so losing it costs duplicates and never a message: a part that is staged in the place
+of a lost one has another id than `manifest` or `given-<i>` says. Files of other names are left alone.
 A file whose content cannot be read raises DamagedFile.
 """
 
@@ -24,9 +25,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -58,8 +60,18 @@ def manifest_path(batch: int) -> str:
 
 
 def given_path(batch: int, part: int) -> str:
-    """Return the path of the file that says that rows of a part were yielded to Spark."""
+    """Return the path of the file that says which part was yielded to Spark."""
     return f"{batch}/given-{part}"
+
+
+class Listing(NamedTuple):
+    """The files of a batch. parts: sizes in bytes, by number. given: parts that tasks have yielded. fixed: the ids of
+    the parts in the manifest, "" if one is not known, or None without a manifest.
+    """
+
+    parts: dict[int, int]
+    given: set[int]
+    fixed: dict[int, str] | None
 
 
 @dataclass(frozen=True)
@@ -106,20 +118,24 @@ class Staging:
         return self.store.read(self._path(path))
 
     def parts(self, batch: int) -> dict[int, int]:
-        """Return the size in bytes of each part of a batch, by its number.
+        """Return the size in bytes of each part of a batch, by its number. Once it has a manifest, of those in it."""
+        return self.listing(batch).parts
 
-        Once the batch has a manifest, only the parts in it: one that a dead task staged later was never yielded to
-        Spark, and must not be acknowledged.
-        """
+    def listing(self, batch: int) -> Listing:
+        """Return the files of a batch. Once it has a manifest, only the parts in it."""
         names = self.store.list(self._path(f"{batch}/"))
-        sizes = {int(n[5:]): size for n, size in names.items() if n.startswith("part-") and n[5:].isdigit()}
-        listed = self._manifest(batch) if "manifest" in names else sorted(sizes)
-        return {part: sizes[part] for part in listed if part in sizes}
+        sizes = _numbered(names, "part-")
+        fixed = self._manifest(batch) if "manifest" in names else None
+        parts = {part: sizes[part] for part in sorted(sizes) if fixed is None or part in fixed}
+        return Listing(parts, {*_numbered(names, "given-")}, fixed)
 
-    def messages(self, batch: int, part: int) -> Iterator[pa.RecordBatch] | None:
-        """Return the messages of a part, as record batches of the schema MESSAGES, or None if it is not staged."""
+    def messages(self, batch: int, part: int, content: Buffer | None = None) -> Iterator[pa.RecordBatch] | None:
+        """Return the messages of a part, as record batches of the schema MESSAGES, or None if it is not staged.
+
+        content: of the part, if it was read already.
+        """
         path = part_path(batch, part)
-        content = self.read(path)
+        content = self.read(path) if content is None else content
         return None if content is None else part_format.messages(content, self._path(path))
 
     def footer(self, batch: int, part: int, length: int) -> Footer:
@@ -131,22 +147,46 @@ class Staging:
             end = self.store.read_range(path, length - needed, length)
         return part_format.footer(end, path)
 
-    def receipts(self, batch: int, part: int, length: int) -> Iterator[pa.RecordBatch]:
-        """Yield the receipts of a part of `length` bytes, section by section, without reading its messages."""
+    def receipts(self, batch: int, part: int, length: int, part_id: str = "") -> Iterator[pa.RecordBatch]:
+        """Yield the receipts of a part of `length` bytes, section by section, without reading its messages.
+
+        Raises MissingFile if another part than that with the id is in its place. "" is any part.
+        """
         footer = self.footer(batch, part, length)
         path, start = self._path(part_path(batch, part)), footer.messages_length
+        if part_id not in ("", footer.id):
+            raise MissingFile(path, self.location)
         for section in footer.receipts_lengths:
             yield from part_format.receipt_batches(self.store.read_range(path, start, start + section), path)
             start += section
 
+    def give(self, batch: int, part: int, footer: Footer) -> bool:
+        """Record that a part is yielded to Spark. Return False if another one was yielded in its place."""
+        return self.create(given_path(batch, part), [json.dumps(asdict(footer)).encode()])
+
+    def given(self, batch: int, part: int) -> Footer | None:
+        """Return the footer of the part that was yielded to Spark, or None."""
+        return self._parsed(given_path(batch, part), lambda text: Footer.parsed(json.loads(text)), None)
+
     def write_manifest(self, batch: int) -> list[int]:
         """Fix the parts of a batch that an earlier run staged. Return the same parts however often it is called."""
-        listed = json.dumps(sorted(self.parts(batch))).encode()
-        self.create(manifest_path(batch), [listed])
-        return self._manifest(batch)
+        listing = self.listing(batch)
+        if listing.fixed is None:
+            ids = dict.fromkeys(listing.parts, "")
+            for part, length in listing.parts.items():
+                with suppress(DamagedFile, MissingFile):
+                    ids[part] = self.footer(batch, part, length).id
+            self.create(manifest_path(batch), [json.dumps(ids).encode()])
+        return sorted(self._manifest(batch))
 
-    def _manifest(self, batch: int) -> list[int]:
-        return self._parsed(manifest_path(batch), lambda text: [int(part) for part in json.loads(text)], [])
+    def _manifest(self, batch: int) -> dict[int, str]:
+        def ids(text: bytes) -> dict[int, str]:
+            listed = json.loads(text)
+            if isinstance(listed, list):  # the numbers alone, in 0.1.0
+                return dict.fromkeys(listed, "")
+            return {int(part): part_id for part, part_id in listed.items()}
+
+        return self._parsed(manifest_path(batch), ids, {})
 
     def files(self, folder: str) -> list[str]:
         """Return the sorted paths of the files of ours in a folder: "", or with a final slash."""
@@ -281,3 +321,9 @@ class Staging:
             return parse(bytes(content))
         except (ValueError, TypeError) as error:
             raise DamagedFile(self._path(path), str(error)) from None
+
+
+def _numbered(names: Mapping[str, int], prefix: str) -> dict[int, int]:
+    """Return the sizes of the files with a prefix and a number as their names, by number."""
+    numbers = {name.removeprefix(prefix): size for name, size in names.items() if name.startswith(prefix)}
+    return {int(number): size for number, size in numbers.items() if number.isdigit()}

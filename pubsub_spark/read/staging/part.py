@@ -9,9 +9,9 @@ from __future__ import annotations
 import io
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,8 +35,8 @@ class Footer:
     pull_bytes, pull_seconds: of all responses, and until the last of them. arrived: when that was, by the task's clock,
     in seconds since the epoch. 0 without one. spark_batch, task_slots: of `spark_context`, if a task has staged the
     part. has_keys: whether messages have ordering keys. redelivered: messages that the task has acknowledged at once,
-    without rows and receipts. reader: the name of the reader schema, in part 0 (`schemas`). Fields of other versions
-    are ignored.
+    without rows and receipts. reader: the name of the reader schema, in part 0 (`schemas`). id: of the attempt that has
+    staged the part, "" in 0.1.0. Fields of other versions are ignored.
     """
 
     rows: int
@@ -54,6 +54,12 @@ class Footer:
     redelivered: int = 0
     has_keys: bool = False
     reader: str | None = None
+    id: str = ""
+
+    @classmethod
+    def parsed(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the footer with these fields. Raises TypeError if one is missing."""
+        return cls(**{name: fields[name] for name in fields if name in cls.__dataclass_fields__})
 
     @property
     def acks(self) -> int:
@@ -187,8 +193,7 @@ def footer(part: Any, name: str = "part") -> Footer:
     if length > len(view):
         raise DamagedFile(name, "it is truncated")
     try:
-        fields = json.loads(bytes(view[-length : -_TAIL.size]))
-        return Footer(**{name: fields[name] for name in fields if name in Footer.__dataclass_fields__})
+        return Footer.parsed(json.loads(bytes(view[-length : -_TAIL.size])))
     except (ValueError, TypeError) as error:
         raise DamagedFile(name, str(error)) from None
 

@@ -11,9 +11,8 @@
 
 Until its deadline a plan is complete: no lease of a message that it does not exclude can have ended. Later the driver
 may know of more redeliveries, so the task reads the parts that were committed and not settled when it was planned.
-(Others of earlier batches were staged after the commit: their messages were never rows. That may also be true of a part
-whose batch is deleted by now: a late attempt may have staged it again.) A redelivery that could not be acknowledged at
-once is acknowledged with its batch.
+(Others of earlier batches were staged after the commit: their messages were never rows.) A redelivery that could not be
+acknowledged at once is acknowledged with its batch.
 """
 
 from __future__ import annotations
@@ -98,6 +97,7 @@ class PartitionPull:
             pull_seconds=round(result.seconds, 3),
             arrived=round(result.arrived, 3),
             redelivered=self._redelivered,
+            id=uuid.uuid4().hex,
             **told,
         )
         return [messages for messages, _ in self._kept], buffers
@@ -159,14 +159,11 @@ class PartitionPull:
 
     def _drop_staged(self) -> None:
         staging = self.partition.staging
-        batch, siblings = self.partition.batch, staging.parts(self.partition.batch).items()
-        of_batch = _ids_of_parts(staging, [(batch, n, length) for n, length in siblings if n != self.partition.part])
-        parts = [(part, _ids_of_parts(staging, [part])) for part in self.partition.committed]
-        # After them: a deleted part may have been staged again by a late attempt.
-        deleted = staging.last_acknowledged() if parts else 0
-        committed = [ids for (number, _, _), sets in parts if number > deleted for ids in sets]
-        # Last: ids are written here before their parts are deleted.
-        committed += _ids_in_doubt(staging)
+        batch, own = self.partition.batch, self.partition.part
+        siblings = [(batch, part, length, "") for part, length in staging.parts(batch).items() if part != own]
+        of_batch = _ids_of_parts(staging, siblings)
+        committed = _ids_of_parts(staging, self.partition.committed)
+        committed += _ids_in_doubt(staging)  # last: ids are written here before their parts are deleted
         kept = [self._without(received, committed, of_batch) for received in self._kept]
         if self._splits_keys:
             self._return_all()
@@ -196,8 +193,8 @@ def first_wait(partition: PullPartition, slots: int | None, surplus_wait: float 
     return partition.first_wait
 
 
-def _ids_of_parts(staging: Staging, parts: Iterable[tuple[int, int, int]]) -> list[IdSet]:
-    """Return the message ids of each part (batch, number, length), without those that are gone or damaged."""
+def _ids_of_parts(staging: Staging, parts: Iterable[tuple[int, int, int, str]]) -> list[IdSet]:
+    """Return the message ids of each part (batch, number, length, id), without those that are gone or damaged."""
     sets: list[IdSet] = []
     for part in parts:
         with suppress(MissingFile, DamagedFile):
@@ -208,7 +205,10 @@ def _ids_of_parts(staging: Staging, parts: Iterable[tuple[int, int, int]]) -> li
 def _ids_in_doubt(staging: Staging) -> list[IdSet]:
     for _ in range(_LISTINGS):
         with suppress(MissingFile):  # merged into another file after it was listed
-            return [IdSet(staging.read_ids(path)[0]) for path in staging.files(f"{IN_DOUBT}/")]
+            paths = staging.files(f"{IN_DOUBT}/")
+            sets = [IdSet(staging.read_ids(path)[0]) for path in paths]
+            if paths == staging.files(f"{IN_DOUBT}/"):  # a listing may have neither the merged file nor the other
+                return sets
     raise StagingError(f"Files of ids in doubt disappear from `{staging.location}`. Exclude it from cleanup jobs.")
 
 

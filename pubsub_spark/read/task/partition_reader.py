@@ -6,7 +6,8 @@
     staging failed?                     -> fail, and nack nothing: the store may have the part, which the next attempt
                                            yields
     rows yielded, and the part is gone? -> fail: other messages would be acknowledged than the first evaluation yielded
-    another run owns the area?          -> fail, and nack the pulled messages
+    another run owns the area?          -> fail, and nack the pulled messages, or the other run replays them if they are
+                                           staged
     lease over before it is staged?     -> fail, and nack: another task of the batch may have the messages
 
 Leases are extended only while staging takes long, because the driver knows staged parts alone. Connections are closed
@@ -54,14 +55,16 @@ def read(
         case PullPartition():
             if partition.driver_content is not None:
                 yield from staged_part.messages(partition.driver_content)
-            messages = partition.staging.messages(partition.batch, partition.part)
-            if messages is None:
+            content = partition.staging.read(part_path(partition.batch, partition.part))
+            if content is None:
                 yield from _pulled(partition, options, backend, runtime, times)
             else:
-                yield from _recorded(partition, messages)
+                _give(partition, options, content)
+                yield from partition.staging.messages(partition.batch, partition.part, content) or ()
         case StagedPartition():
             for part in partition.parts:
-                yield from _staged(partition.staging, partition.batch, part)
+                content = _staged(partition.staging, partition.batch, part)
+                yield from partition.staging.messages(partition.batch, part, content) or ()
 
 
 def count_malformed(partition: Partition, count: int) -> None:
@@ -74,15 +77,23 @@ def check_token_once(staging: Staging) -> None:
     staging.check_token()
 
 
-def _staged(staging: Staging, batch: int, part: int) -> Iterator[pa.RecordBatch]:
-    messages = staging.messages(batch, part)
-    if messages is None:
+def _staged(staging: Staging, batch: int, part: int) -> Buffer:
+    content = staging.read(part_path(batch, part))
+    if content is None:
         path = f"{staging.root}/{part_path(batch, part)}"
         raise StagingError(
             f"The staged part `{path}` is gone from `{staging.location}`, so the batch cannot be read again. Its "
             "messages were not acknowledged: start a new checkpoint location and they will be delivered again."
         )
-    return messages
+    return content
+
+
+def _gone(batch: int, options: ReadOptions, staging: Staging) -> StagingError:
+    return StagingError(
+        f"The staged files of batch {batch} of `{options.subscription}` are gone from `{staging.location}`, so its "
+        "rows cannot be read again. Exclude `stagingLocation` from cleanup jobs and lifecycle rules and start the "
+        "query again: unacknowledged messages will be delivered again."
+    )
 
 
 def _may_pull(partition: PullPartition, options: ReadOptions) -> bool:
@@ -97,11 +108,7 @@ def _may_pull(partition: PullPartition, options: ReadOptions) -> bool:
     if part_path(batch, 0) in files and given_path(batch, part) not in files:
         return True
     if batch > staging.last_acknowledged():
-        raise StagingError(
-            f"The staged files of batch {batch} of `{options.subscription}` are gone from `{staging.location}`, so its "
-            "rows cannot be read again. Exclude `stagingLocation` from cleanup jobs and lifecycle rules and start the "
-            "query again: unacknowledged messages will be delivered again."
-        )
+        raise _gone(batch, options, staging)
     if not options.fail_on_data_loss:
         return False
     raise StagingError(
@@ -128,17 +135,24 @@ def _pulled(
         del pull
         with _leases_extended(connection, options, buffers, runtime, times):
             is_first = staging.create(part_path(partition.batch, partition.part), buffers)
+        end: Buffer = b"".join(buffers[-2:])  # with the footer
         if not is_first:
             _nack(connection, options, buffers, runtime, times)
-            messages = list(_staged(staging, partition.batch, partition.part))
+            end = _staged(staging, partition.batch, partition.part)
+            messages = list(staging.messages(partition.batch, partition.part, end) or ())
     del buffers
     freeze_imports()
-    yield from _recorded(partition, _drained(messages))
+    _give(partition, options, end)
+    yield from _drained(messages)
 
 
-def _recorded(partition: PullPartition, messages: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    partition.staging.create(given_path(partition.batch, partition.part), [])
-    yield from messages
+def _give(partition: PullPartition, options: ReadOptions, content: Buffer) -> None:
+    """Record that a staged part is the one that is yielded. content: of the part, or its end with the footer."""
+    staging, batch, part = partition.staging, partition.batch, partition.part
+    if failure := fencing.taken_over(staging):  # the other run may have listed the batch before the part was in it
+        raise failure
+    if not staging.give(batch, part, staged_part.footer(content, f"{staging.root}/{part_path(batch, part)}")):
+        raise _gone(batch, options, staging)
 
 
 def _drained(messages: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -30,8 +30,8 @@ class PullPartition(InputPartition):
     """A share of the trigger's budget for one task to pull, or to read if an earlier attempt has staged it.
 
     deadline: seconds since the epoch, until when no message can be a redelivery, unless its id is in doubt. excludes:
-    files of ids in doubt, whose messages are acknowledged at once and are no rows. committed: batch, number and length
-    of the parts that may also be delivered again after the deadline. driver_content: part 0, whose rows come first.
+    files of ids in doubt, whose messages are acknowledged at once and are no rows. committed: batch, number, length and
+    id of the parts that may also be delivered again after the deadline. driver_content: part 0, whose rows come first.
     streams: StreamingPulls of the task. first_wait: seconds after which a pull ends without a message, unless
     `idleTimeout` is shorter. period: seconds after which it ends, unless `maxFetchPeriod` is shorter.
     """
@@ -43,7 +43,7 @@ class PullPartition(InputPartition):
     max_bytes: int
     deadline: float
     excludes: Sequence[str] = ()
-    committed: Sequence[tuple[int, int, int]] = ()
+    committed: Sequence[tuple[int, int, int, str]] = ()
     streams: int = 1
     driver_content: bytes | None = None
     first_wait: float = math.inf

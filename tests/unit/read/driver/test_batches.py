@@ -5,12 +5,13 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from pubsub_spark.errors import StagingError
+from pubsub_spark.errors import MissingFile, StagingError
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.driver.batches import doubt_ids, drop_redelivered, new_batch, readable_parts, replayed_batch
 from pubsub_spark.read.driver.ledger import State
 from pubsub_spark.read.driver.planner import Budget, Planner
 from pubsub_spark.read.pull.lease import STREAM_LEASE_SECONDS, TRANSIT_SECONDS
+from pubsub_spark.read.staging import fencing
 from pubsub_spark.read.staging import part as staged_part
 from pubsub_spark.read.task.partitions import DriverPartition, Partition, PullPartition, StagedPartition
 from tests.unit.read import service
@@ -23,6 +24,11 @@ BUDGET = Budget(100, 10**6)
 
 def planned(running: Running, batch: int, planner: Planner | None = None, budget: Budget = BUDGET) -> list[Partition]:
     return new_batch(running.run, OPTIONS, planner or Planner(2), batch, budget)
+
+
+def ack_ids(running: Running, part: int, length: int, part_id: str) -> list[str]:
+    receipts = running.staging.receipts(1, part, length, part_id)
+    return [ack_id for batch in receipts for ack_id in batch.column("ack_id").to_pylist()]
 
 
 def rows(content: bytes | None) -> list[bytes]:
@@ -98,14 +104,14 @@ def test_batch_whose_budget_the_driver_has_used_up_has_no_pulls(running: Running
 
 def test_deadline_of_a_plan_is_before_the_first_end_of_a_lease(running: Running):
     """A message of a batch before may be delivered again then. Wall clocks may differ by ten seconds."""
-    running.stage(1, 1, "a")
+    running.stage(1, 0, "a")
     running.commit(1)
     running.advance(DUE)
     [partition, *_] = planned(running, 2, Planner(2, is_backlogged=True))
 
     assert isinstance(partition, PullPartition)
     left = partition.deadline - running.runtime.wall()
-    assert [(1, 1, running.staging.parts(1)[1])] == partition.committed
+    assert [(1, 0, running.staging.parts(1)[0], "")] == partition.committed
     assert STREAM_LEASE_SECONDS - DUE - 10 == pytest.approx(left, abs=5)
 
 
@@ -147,6 +153,68 @@ def test_damaged_part_is_left_out_and_reported(running: Running, caplog: pytest.
 
     assert [0] == list(readable_parts(running.staging, 1))
     assert "part 1 of batch 1 of" in caplog.text
+
+
+def test_parts_of_tasks_count_if_they_were_yielded(running: Running):
+    """Others were staged by tasks that have died or come too late. A part in the place of a yielded one has no rows."""
+    running.staging.create("1/part-0", service.part(["a"], part_id="driver"))
+    for number in (1, 2, 3):
+        running.staging.create(f"1/part-{number}", service.part(["b"], part_id=f"attempt {number}"))
+    for number, other in ((1, ""), (2, " before")):
+        footer = staged_part.footer(b"".join(service.part(["bc"], part_id=f"attempt {number}{other}")))
+        running.staging.give(1, number, footer)
+    parts = readable_parts(running.staging, 1)
+
+    assert [0, 1, 2] == list(parts)
+    length, footer = parts[1]
+    assert ["ack-b"] == ack_ids(running, 1, length, footer.id)
+    length, footer = parts[2]
+    with pytest.raises(MissingFile):
+        ack_ids(running, 2, length, footer.id)
+
+
+def test_part_in_the_place_of_one_in_the_manifest_is_left_out(running: Running, caplog: pytest.LogCaptureFixture):
+    """A file was removed and an attempt of the run before comes late."""
+    for number in (0, 1):
+        running.staging.create(f"1/part-{number}", service.part(["a"], part_id="first"))
+    assert [0, 1] == running.staging.write_manifest(1)
+    running.staging.delete_file("1/part-1")
+    running.staging.create("1/part-1", service.part(["b"], part_id="second"))
+
+    assert [0] == list(readable_parts(running.staging, 1))
+    assert "part 1 of batch 1 of" in caplog.text
+
+
+def test_run_that_is_taken_over_while_it_stages_has_no_rows(running: Running):
+    """The other one may have listed the batch before its first part was there."""
+
+    def take_over(call: str, path: str) -> None:
+        if call == "create" and path.endswith("/1/part-0"):
+            running.before = lambda *_: None
+            fencing.claim(running.staging, 1000.0)
+
+    running.arrive("a")
+    running.before = take_over
+    with pytest.raises(StagingError, match="Another query has taken over"):
+        planned(running, 1)
+
+
+def test_ids_are_in_doubt_whose_leases_end_while_others_are_read(running: Running):
+    """A store that takes a minute for a part is no reason for a repeat."""
+    running.stage(1, 0, "a")
+    running.commit(1)
+    running.advance(STREAM_LEASE_SECONDS / 3)
+    running.stage(2, 0, "b")
+    running.commit(2)
+    running.advance(STREAM_LEASE_SECONDS / 3)
+
+    def wait(*_: str) -> None:
+        running.before = lambda *_: None
+        running.advance(STREAM_LEASE_SECONDS)
+
+    running.before = wait
+    doubt_ids(running.run)
+    assert running.are_in_doubt("id-a", "id-b")
 
 
 def test_ids_are_in_doubt_before_leases_may_end(running: Running):

@@ -136,3 +136,15 @@ def test_credentials_that_fail_are_tried_a_bounded_number_of_times():
         assert not health.has_failed_credentials()
         health.failed(5.0, "invalid_grant", is_credential_failure=True)
     assert health.has_failed_credentials()
+
+
+def test_idle_time_is_read_while_the_stream_ends():
+    """Spark's thread reads it, and the thread of the stream writes it."""
+    health = connected()
+
+    class Now(float):
+        def __sub__(self, other: float) -> float:
+            health.rested()
+            return float(self) - other
+
+    assert 9.0 == health.idle_seconds(Now(10.0))

@@ -49,6 +49,17 @@ def test_stream_whose_probe_failed_is_probed_again():
     requests.join()
 
 
+def test_refused_credentials_of_a_probe_are_no_answer():
+    """Else a service that takes seconds to refuse each stream would count as there. Refusals of streams are counted."""
+    service = Service()
+    stream = _stream(service)
+    until(lambda: stream.health.connected, "the stream")
+    service.answers.append(StatusError(Code.UNAUTHENTICATED))
+    assert not stream.streams[0].probe()
+    assert (True, 0) == (stream.health.connected, stream.health.credential_failures)
+    stream.close()
+
+
 def test_chunk_is_waited_for_while_one_response_follows_the_other():
     """Each decoding has a fixed cost, so a task waits for more than the first response."""
     service = Service(scripts=[[response("a")]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def pulled(
     """Return the rows of a pull of part 1, the staged ack ids, and the footer. committed: parts of the batch before."""
     options = ReadOptions.parse({"subscriptionId": SUBSCRIPTION, "idleTimeout": "50ms"}, {})
     wall = SYSTEM.wall() + deadline
-    earlier = [(BATCH - 1, number, staging.parts(BATCH - 1)[number]) for number in committed]
+    earlier = [(BATCH - 1, number, staging.parts(BATCH - 1)[number], "first") for number in committed]
     partition = PullPartition(staging, BATCH, 1, max_messages, 10**6, wall, excludes, earlier)
     messages, buffers = PartitionPull(partition, options, service, SYSTEM).run()
     rows = [data.decode() for batch in messages for data in batch.column("data").to_pylist()]
@@ -148,7 +149,7 @@ def test_pull_that_ends_late_looks_at_what_is_staged(staging: Staging, deadline:
 
     So it has if its clock is far behind the driver's.
     """
-    staging.create(part_path(BATCH - 1, 1), part(["1"]))
+    staging.create(part_path(BATCH - 1, 1), part(["1"], part_id="first"))
     staging.create(part_path(BATCH, 2), part(["2"]))
     in_doubt(staging, 1, "id-3")
     service = Service(scripts=[[response("1234")]])
@@ -163,7 +164,7 @@ def test_pull_that_ends_late_looks_at_what_is_staged(staging: Staging, deadline:
 
 def test_part_that_was_staged_after_its_commit_has_no_rows(staging: Staging):
     """An attempt outlived its batch: its messages are delivered again and must not be acknowledged without a row."""
-    staging.create(part_path(BATCH - 1, 1), part(["committed"]))
+    staging.create(part_path(BATCH - 1, 1), part(["committed"], part_id="first"))
     staging.create(part_path(BATCH - 1, 2), part(["zombie"]))
     service = Service(scripts=[[response(["committed", "zombie"])]])
 
@@ -173,12 +174,32 @@ def test_part_that_was_staged_after_its_commit_has_no_rows(staging: Staging):
 
 def test_part_that_was_staged_again_after_its_deletion_has_no_rows(staging: Staging):
     """A late attempt stages other messages in the place of a part that was committed, acknowledged and deleted."""
-    staging.create(part_path(BATCH - 1, 1), part(["late"]))
-    staging.delete_acknowledged([], BATCH - 1)
+    staging.create(part_path(BATCH - 1, 1), part(["late"], part_id="second"))
     service = Service(scripts=[[response(["late"])]])
 
     assert ["late"] == pulled(staging, service, deadline=LATE, committed=[1])[0]
     assert [] == service.acked
+
+
+def test_ids_in_doubt_that_are_merged_while_they_are_listed_are_known(tmp_path: Path):
+    """A listing of local files takes time, and may have neither the merged file nor the one that it is merged into."""
+    listings = 0
+
+    def merge(call: str, path: str) -> None:
+        nonlocal listings
+        if call == "list" and path.endswith("/in-doubt/"):
+            listings += 1
+            if listings == 1:
+                other.delete_file("in-doubt/1-1")
+            elif listings == 2:
+                in_doubt(other, 2, "id-a")
+
+    staging = Staging(WatchedStore(str(tmp_path), merge), SUBSCRIPTION, uuid.uuid4().hex)
+    other = replace(staging, store=open_store(str(tmp_path)))
+    in_doubt(other, 1, "id-a")
+    service = Service(scripts=[[response("ab")]])
+
+    assert ["b"] == pulled(staging, service, deadline=LATE)[0]
 
 
 @pytest.mark.parametrize("damage", [None, b""])
@@ -193,7 +214,7 @@ def test_committed_part_that_cannot_be_read_stops_no_pull(staging: Staging, tmp_
     if damage is not None:
         file.write_bytes(damage + bytes(length))
 
-    earlier = [(BATCH - 1, 1, length)]
+    earlier = [(BATCH - 1, 1, length, "")]
     options = ReadOptions.parse({"subscriptionId": SUBSCRIPTION, "idleTimeout": "50ms"}, {})
     partition = PullPartition(staging, BATCH, 1, 100, 10**6, SYSTEM.wall() + LATE, committed=earlier)
     connection: Any = service

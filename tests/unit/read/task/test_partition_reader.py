@@ -16,6 +16,7 @@ from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.pull.lease import STREAM_LEASE_SECONDS
 from pubsub_spark.read.runtime import Runtime
 from pubsub_spark.read.staging import fencing
+from pubsub_spark.read.staging import part as staged_part
 from pubsub_spark.read.staging.area import Staging, given_path, part_path
 from pubsub_spark.read.staging.store import open_store
 from pubsub_spark.read.task import partition_reader
@@ -203,6 +204,35 @@ def test_part_whose_rows_were_yielded_is_not_pulled_again(task: Task):
     with pytest.raises(StagingError, match=r"The staged files of batch 1 of .* are gone .* cleanup jobs"):
         task.rows()
     assert 1 == len(task.service.openings)
+
+
+def test_part_in_the_place_of_one_that_was_yielded_is_not_yielded(task: Task):
+    """Two attempts have pulled, and a cleaner removed the part that was yielded before the other one was staged."""
+
+    def yield_another(call: str, path: str) -> None:
+        if call == "create" and path.endswith("/1/part-1"):
+            task.unwatched.give(1, 1, staged_part.footer(content("xy")))
+
+    task.before = yield_another
+    with pytest.raises(StagingError, match=r"The staged files of batch 1 of .* are gone"):
+        task.rows()
+    with pytest.raises(StagingError, match=r"The staged files of batch 1 of .* are gone"):
+        task.rows()
+
+
+def test_run_that_takes_over_while_a_part_is_staged_replays_it(task: Task):
+    """Or it has listed the batch before. This task cannot know, so it yields nothing and nacks nothing."""
+
+    def take_over(call: str, path: str) -> None:
+        if call == "create" and path.endswith("/1/part-1"):
+            fencing.claim(task.unwatched, 1000.0)
+
+    task.before = take_over
+    for _ in range(2):
+        with pytest.raises(StagingError, match="Another query has taken over"):
+            task.rows()
+    assert [] == task.nacked
+    assert {0, 1} == task.staging.parts(1).keys()
 
 
 def test_batch_whose_files_are_gone_is_not_pulled(task: Task):
