@@ -47,7 +47,7 @@ _LEASED_SECONDS = (40.0, 60.0)  # after which the lease ends of an attempt that 
 _SLOW_SINK_SECONDS = 58.0  # a few less than a lease
 _APART_SECONDS = (0.1, 5.0)  # two messages: their leases are extended at once, or one after the other
 _EXTENDED_SECONDS = 6.0  # until the lease of the first message is extended, and the other one is not due
-_TAKEN_OVER_SECONDS = 8.0  # until a suspended run goes on, while the second one replays
+_TAKEN_OVER_SECONDS = 8.0  # of a run, while the second one replays its batch
 _BACKLOG = 30  # messages
 
 

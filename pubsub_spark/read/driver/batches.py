@@ -110,7 +110,7 @@ def readable_parts(staging: Staging, batch: int) -> dict[int, tuple[int, Footer]
     They are those in the manifest. Without one, the driver's part and those that tasks have yielded. The driver's is
     staged first: without it others may be of a late task, and are redelivered like damaged ones.
     """
-    sizes, given, fixed = staging.listing(batch)
+    sizes, yielded, fixed = staging.listing(batch)
     if fixed is None and 0 not in sizes:
         if sizes:
             _log.warning(
@@ -124,11 +124,11 @@ def readable_parts(staging: Staging, batch: int) -> dict[int, tuple[int, Footer]
     parts: dict[int, tuple[int, Footer]] = {}
     for number, length in sizes.items():
         try:
-            found = staging.given(batch, number) if fixed is None and number in given else None
+            found = staging.yielded(batch, number) if fixed is None and number in yielded else None
             footer = found or staging.footer(batch, number, length)
             if fixed is not None and fixed[number] not in ("", footer.id):
                 raise MissingFile(part_path(batch, number), staging.location)
-            if fixed is not None or number == 0 or number in given or not footer.id:  # 0.1.0 has no ids
+            if fixed is not None or number == 0 or number in yielded or not footer.id:  # 0.1.0 has no ids
                 parts[number] = length, footer
         except (DamagedFile, MissingFile) as error:
             _log.warning(

@@ -65,12 +65,12 @@ def given_path(batch: int, part: int) -> str:
 
 
 class Listing(NamedTuple):
-    """The files of a batch. parts: sizes in bytes, by number. given: parts that tasks have yielded. fixed: the ids of
+    """The files of a batch. parts: sizes in bytes, by number. yielded: parts whose rows Spark has. fixed: the ids of
     the parts in the manifest, "" if one is not known, or None without a manifest.
     """
 
     parts: dict[int, int]
-    given: set[int]
+    yielded: set[int]
     fixed: dict[int, str] | None
 
 
@@ -160,11 +160,11 @@ class Staging:
             yield from part_format.receipt_batches(self.store.read_range(path, start, start + section), path)
             start += section
 
-    def give(self, batch: int, part: int, footer: Footer) -> bool:
+    def record_yielded(self, batch: int, part: int, footer: Footer) -> bool:
         """Record that a part is yielded to Spark. Return False if another one was yielded in its place."""
         return self.create(given_path(batch, part), [json.dumps(asdict(footer)).encode()])
 
-    def given(self, batch: int, part: int) -> Footer | None:
+    def yielded(self, batch: int, part: int) -> Footer | None:
         """Return the footer of the part that was yielded to Spark, or None."""
         return self._parsed(given_path(batch, part), lambda text: Footer.parsed(json.loads(text)), None)
 

@@ -59,7 +59,7 @@ def read(
             if content is None:
                 yield from _pulled(partition, options, backend, runtime, times)
             else:
-                _give(partition, options, content)
+                _record_yielded(partition, options, content)
                 yield from partition.staging.messages(partition.batch, partition.part, content) or ()
         case StagedPartition():
             for part in partition.parts:
@@ -142,16 +142,16 @@ def _pulled(
             messages = list(staging.messages(partition.batch, partition.part, end) or ())
     del buffers
     freeze_imports()
-    _give(partition, options, end)
+    _record_yielded(partition, options, end)
     yield from _drained(messages)
 
 
-def _give(partition: PullPartition, options: ReadOptions, content: Buffer) -> None:
+def _record_yielded(partition: PullPartition, options: ReadOptions, content: Buffer) -> None:
     """Record that a staged part is the one that is yielded. content: of the part, or its end with the footer."""
     staging, batch, part = partition.staging, partition.batch, partition.part
     if failure := fencing.taken_over(staging):  # the other run may have listed the batch before the part was in it
         raise failure
-    if not staging.give(batch, part, staged_part.footer(content, f"{staging.root}/{part_path(batch, part)}")):
+    if not staging.record_yielded(batch, part, staged_part.footer(content, f"{staging.root}/{part_path(batch, part)}")):
         raise _gone(batch, options, staging)
 
 

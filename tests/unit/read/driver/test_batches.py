@@ -162,7 +162,7 @@ def test_parts_of_tasks_count_if_they_were_yielded(running: Running):
         running.staging.create(f"1/part-{number}", service.part(["b"], part_id=f"attempt {number}"))
     for number, other in ((1, ""), (2, " before")):
         footer = staged_part.footer(b"".join(service.part(["bc"], part_id=f"attempt {number}{other}")))
-        running.staging.give(1, number, footer)
+        running.staging.record_yielded(1, number, footer)
     parts = readable_parts(running.staging, 1)
 
     assert [0, 1, 2] == list(parts)

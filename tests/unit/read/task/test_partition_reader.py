@@ -211,7 +211,7 @@ def test_part_in_the_place_of_one_that_was_yielded_is_not_yielded(task: Task):
 
     def yield_another(call: str, path: str) -> None:
         if call == "create" and path.endswith("/1/part-1"):
-            task.unwatched.give(1, 1, staged_part.footer(content("xy")))
+            task.unwatched.record_yielded(1, 1, staged_part.footer(content("xy")))
 
     task.before = yield_another
     with pytest.raises(StagingError, match=r"The staged files of batch 1 of .* are gone"):
