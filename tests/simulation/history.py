@@ -72,7 +72,7 @@ _JOB = _Kind(
     buffered=(2, 3, 4, 1000),
     triggers=(AVAILABLE_NOW, AVAILABLE_NOW, ONCE),
 )
-# No fault but a late call of an ended run changes the files of a later one.
+# No fault but a late call of an earlier run changes the files of a later one.
 _KILLED = _Kind(
     without=UNDOING,
     most_faults=2,
@@ -83,6 +83,7 @@ _KILLED = _Kind(
     budgets=(1, 2, 3),
     buffered=(1, 2, 3, 1000),
 )
+_TAKEN_OVER = replace(_KILLED, always=("second driver", "store slow"))
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class Outcome:
 def run(plan: Plan) -> Outcome:
     """Run the history of a plan."""
     chooser = Seeded(plan.seed)
-    kind = chooser.pick((_ANY, _ANY, _ANY, _JOB, _KILLED))
+    kind = chooser.pick((_ANY, _ANY, _ANY, _JOB, _KILLED, _TAKEN_OVER))
     faults = Faults.drawn(chooser, kind.most_faults, plan.without | kind.without, kind.always)
     history = History(plan, World(chooser, faults, _setup(chooser, faults, kind)), kind)
     world, record = history.world, history.world.record
