@@ -71,7 +71,8 @@ def _stored_for_long(record: Record, repeat: Repeat) -> bool:
 
 def _clocks_were_apart(record: Record, repeat: Repeat) -> bool:
     suspended = any(repeat.first <= at <= repeat.again for at, _ in record.notes["suspended"])
-    return suspended and bool(record.notes["clocks apart"])
+    is_ahead = any(repeat.first <= at <= repeat.again for at, _ in record.notes["clock ahead"])
+    return is_ahead or (suspended and bool(record.notes["clocks apart"]))
 
 
 CASES: tuple[Case, ...] = (
@@ -105,7 +106,8 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         "clocks apart",
-        "an executor's clock is more than 10 s behind the driver's, and leases of the batch before have expired",
+        "an executor's clock is more than 10 s behind the driver's, and leases of the batch before have expired, or a "
+        "restarted driver's clock is minutes ahead of the last one's",
         _clocks_were_apart,
     ),
 )

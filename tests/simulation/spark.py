@@ -115,7 +115,10 @@ class Application:
         self.checkpoint, self.sink = world.checkpoint, world.sink
         self._backend, self._store, self._faults = world.backend, world.store, world.faults
         self._record, self._machines = world.record, world.machines
-        self.driver = Process(world.hub, name, self._machines[0])
+        machine = world.chooser.pick(self._machines) if len(self._machines) > 1 else self._machines[0]
+        if any(machine.skew > earlier.driver.machine.skew for earlier in world.applications):
+            self._record.note("clock ahead")
+        self.driver: Process = Process(world.hub, name, machine)
         self.driver.on_kill.append(self._driver_is_gone)
         self.tasks: list[Process] = []
         self.ended = self.stopping = False
