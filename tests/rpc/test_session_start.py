@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import errno
 import os
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api.errors import Code
 from pubsub_spark.emulator.handlers import iam
 from pubsub_spark.errors import ForbiddenError, MissingError, OptionsError, ResourceError, StagingError
+from pubsub_spark.read.staging import fencing
 from tests.conftest import Names
 from tests.engine import Engine, until
 from tests.rpc.conftest import Client
@@ -115,6 +117,41 @@ def test_subscription_is_kept_when_the_query_failed(emulator: Emulator, names: N
     query.stop()
 
     assert names.subscription == emulator_subscription(emulator, names)
+
+
+def test_subscription_is_kept_when_a_batch_could_not_be_planned(
+    emulator: Emulator, names: Names, query: Engine, caplog: pytest.LogCaptureFixture
+):
+    """Spark has its offset already, and its messages are unread. Another query may have taken over."""
+    query.options = replace(query.options, delete_subscription_on_stream_stop=True)
+    start_with(query, names, "a")
+    session = query.session
+    assert session is not None
+    end = session.latest_offset(session.initial_offset(), query.budget)
+    assert session.active is not None
+    fencing.claim(session.active.run.staging, time.time())
+    with pytest.raises(StagingError, match="Another query has taken over"):
+        session.partitions(session.initial_offset(), end)
+    query.stop()
+
+    assert names.subscription == emulator_subscription(emulator, names)
+    assert f"`{names.subscription}` is not deleted" in caplog.text
+
+
+def test_subscription_of_another_query_is_kept(
+    emulator: Emulator, names: Names, query: Engine, caplog: pytest.LogCaptureFixture
+):
+    """It reads from the same checkpoint, while this one was idle."""
+    query.options = replace(query.options, delete_subscription_on_stream_stop=True)
+    query.start()
+    query.trigger()
+    session = query.session
+    assert session is not None and session.active is not None
+    fencing.claim(session.active.run.staging, time.time())
+    query.stop()
+
+    assert names.subscription == emulator_subscription(emulator, names)
+    assert "is not deleted (deleteSubscriptionOnStreamStop): Another query has taken over" in caplog.text
 
 
 def emulator_subscription(emulator: Emulator, names: Names) -> str:

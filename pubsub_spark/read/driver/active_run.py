@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -18,7 +19,7 @@ from ..pull.lease import pull_lease_seconds
 from ..staging import fencing
 from ..staging.part import Footer
 from ..staging.schemas import stage_reader
-from ..task.partitions import Partition, PullPartition
+from ..task.partitions import Partition, PullPartition, StagedPartition
 from .ack_worker import AckWorker
 from .batches import doubt_ids, drop_redelivered, new_batch, readable_parts, replayed_batch
 from .in_doubt import DOUBT_SECONDS, MAX_BACKOFF_SECONDS
@@ -48,7 +49,7 @@ class ActiveRun:
     ) -> None:
         self.run = run
         self.counts = batch_counts([], 0, 0)  # of all batches of the run
-        self.has_failed = False  # whether the last call of Spark for an offset raised an error
+        self.has_failed = False  # whether the last call of Spark for an offset or partitions raised an error
         self._options = options
         self._triggers = triggers
         self._planner = planner
@@ -59,7 +60,7 @@ class ActiveRun:
         self._token_written = run.now()
         self._report_at = 0.0
         self._tasks_lease_until = 0.0  # when messages are delivered that a task pulled and did not stage
-        self._pulled_at: float | None = None  # when the last message came to a task of the last batch, in wall time
+        self._pulled_at: float | None = None  # when the last message came to a task of the last batch
         self._is_held_back = False  # because too many batches wait for their acks
         self._are_acks_answered = True  # by the last flush
 
@@ -70,12 +71,17 @@ class ActiveRun:
         run, ledger = self.run, self.run.ledger
         for number in [number for number in ledger.uncommitted if number <= batch]:
             parts = readable_parts(run.staging, number)
+            replayed = [each for each in self._planner.plans.get(number, ()) if isinstance(each, StagedPartition)]
+            if replayed:  # if its manifest is gone, later parts have no rows
+                parts = {part: parts[part] for each in replayed for part in each.parts if part in parts}
             footers = [footer for _, footer in parts.values()]
             pulls = [footer for part, (_, footer) in parts.items() if part > 0]
             if any(isinstance(partition, PullPartition) for partition in self._planner.plans.get(number, ())):
                 lease_seconds = pull_lease_seconds(self._options.max_fetch_period)
                 self._tasks_lease_until = run.now() + lease_seconds + MAX_BACKOFF_SECONDS
-            self._pulled_at = max((min(pull.arrived, run.runtime.wall()) for pull in pulls), default=None)
+            wall = run.runtime.wall()  # once: an operator may set it
+            ages = [max(0.0, wall - pull.arrived) for pull in pulls]
+            self._pulled_at = run.runtime.monotonic() - min(ages) if ages else None
             self._set_tasks(self._planner.record(number, pulls, self._triggers.drained_from))
             counts = self._count(number, footers)
             with run.changed:
@@ -195,8 +201,10 @@ class ActiveRun:
         return False
 
     def _idle_seconds(self) -> float:
-        idle = self.run.stream.idle_seconds
-        return idle if self._pulled_at is None else min(idle, self.run.runtime.wall() - self._pulled_at)
+        if self.extender.is_returning:
+            return 0.0
+        now = self.run.runtime.monotonic()
+        return min(self.run.stream.idle_seconds, now - self.extender.returned_at, now - (self._pulled_at or -math.inf))
 
     def _record_drained(self, idle_seconds: float) -> None:
         """Record that nothing is left to deliver if no message came for some time, though it could have.
@@ -205,14 +213,14 @@ class ActiveRun:
         be redelivered. The time is asked last: an ack in between would let messages come. The service may take seconds
         to answer: messages may have come meanwhile, or have been returned.
         """
-        run, now, count = self.run, self.run.now(), self.run.stream.message_count
+        run, now, last = self.run, self.run.now(), self.run.stream.health.last_response
         with run.changed:
             is_settled = run.ledger.is_settled(now) and run.ledger.in_doubt.is_overdue(now)
         is_alone = now >= self._tasks_lease_until and run.runtime.wall() >= run.leased_until
         if is_settled and is_alone and run.stream.health.has_responded and run.stream.is_idle(idle_seconds):
             self._poll(self._times.arrival)
             with run.changed:
-                if run.ledger.is_settled(now) and run.stream.message_count == count:
+                if run.ledger.is_settled(now) and run.stream.health.last_response == last:
                     run.ledger.in_doubt.drained(now)
 
     def _wait_for_acks(self) -> bool:
@@ -330,10 +338,15 @@ class ActiveRun:
             return
         with self.run.changed:
             in_doubt = [*self.run.ledger.uncommitted, *self.run.ledger.unsettled]
-        if not in_doubt and not self.has_failed:
+        if self.has_failed:
+            why = "the query has failed"
+        elif in_doubt:
+            why = f"batch {in_doubt[0]} is not known to be committed"
+        elif taken_over := fencing.taken_over(self.run.staging):
+            why = str(taken_over)
+        else:
             self.run.connection.admin.delete("subscriptions", self._options.subscription)
             return
-        why = "the query has failed" if self.has_failed else f"batch {in_doubt[0]} is not known to be committed"
         _log.warning(
             "`%s` is not deleted (deleteSubscriptionOnStreamStop): %s. Delete it yourself if you do not need its "
             "messages",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -39,6 +40,7 @@ def new_batch(
     stream, staging, ledger = run.stream, run.staging, run.ledger
     pulls = planner.is_backlogged or stream.is_saturated
     lease, taken = stream.take(budget.messages, budget.bytes)
+    doubt_ids(run)  # after they have come: one of them may be a redelivery
     with run.changed:
         sets = ledger.in_doubt.sets
     builder = staging.part_builder()
@@ -73,7 +75,7 @@ def new_batch(
         0,
         0,
         first_wait=planner.first_wait,
-        deadline=run.runtime.wall() + deadline - now - clock_margin,
+        deadline=run.runtime.wall() + deadline - run.now() - clock_margin,  # a standstill in between makes it earlier
         excludes=sorted(reads),
         committed=committed,
         streams=options.streams_per_partition or planner.streams,
@@ -101,14 +103,16 @@ def replayed_batch(run: Run, batch: int) -> Sequence[Partition]:
             run.ledger.stage(batch, number, length, footer)
     _log.warning("batch %d of `%s` is replayed from %d staged parts", batch, run.subscription, len(parts))
     reader = parts[0][1].reader if 0 in parts else None
-    return replay_partitions(staging, batch, sorted(parts), reader)
+    ids = {number: footer.id for number, (_, footer) in parts.items() if footer.id}
+    return [replace(each, ids=ids) for each in replay_partitions(staging, batch, sorted(parts), reader)]
 
 
 def readable_parts(staging: Staging, batch: int) -> dict[int, tuple[int, Footer]]:
     """Return length and footer of the parts of a batch whose rows Spark may have, without damaged ones.
 
     They are those in the manifest. Without one, the driver's part and those that tasks have yielded. The driver's is
-    staged first: without it others may be of a late task, and are redelivered like damaged ones.
+    staged first: without it others may be of a late task, and are redelivered like damaged ones. So is a part with
+    receipts of another one's rows that is not among them.
     """
     sizes, yielded, fixed = staging.listing(batch)
     if fixed is None and 0 not in sizes:
@@ -138,7 +142,8 @@ def readable_parts(staging: Staging, batch: int) -> dict[int, tuple[int, Footer]
                 staging.subscription,
                 error,
             )
-    return parts
+    ids = {(number, footer.id) for number, (_, footer) in parts.items()}
+    return {number: part for number, part in parts.items() if {tuple(each) for each in part[1].siblings} <= ids}
 
 
 def doubt_ids(run: Run) -> None:

@@ -35,7 +35,7 @@ def write_in_doubt(run: Run, planned: Iterable[IdRun] = ()) -> None:
         )
     for id_run in runs.values():
         if id_run.path not in written:
-            until = run.runtime.wall() + id_run.until - run.now()
+            until = id_run.until - run.now() + run.runtime.wall()  # a standstill in between makes it later
             run.staging.write_ids(id_run.path, id_run.ids.digests, until=until, batch=id_run.batch, topic=run.topic)
     run.staging.delete_files(obsolete)
     with run.changed:

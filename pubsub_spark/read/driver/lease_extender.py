@@ -42,7 +42,11 @@ class LeaseExtender:
         self._window = Window()
         self._readers: list[object] = []
         self._stopping = False
-        self._thread = run.runtime.start(self._work, "lease extender")
+        self.is_returning, self.returned_at = False, 0.0  # nacks of buffered messages, which are delivered again
+        self._threads = [
+            run.runtime.start(self._work, "lease extender"),
+            run.runtime.start(self._poll, "stream poller"),
+        ]
 
     def end(self, timeout: float) -> None:
         """End the threads, within `timeout` seconds."""
@@ -50,7 +54,7 @@ class LeaseExtender:
             self._stopping = True
             self._run.changed.notify_all()
         end = self._run.runtime.monotonic() + timeout
-        for thread in (self._thread, *self._readers):
+        for thread in (*self._threads, *self._readers):
             thread.join(max(0.0, end - self._run.runtime.monotonic()))  # type: ignore[attr-defined]
 
     def _work(self) -> None:
@@ -63,32 +67,44 @@ class LeaseExtender:
             with run.changed:
                 run.changed.wait_for(lambda: self._stopping, self._times.tick)
 
-    def _extend_due(self) -> None:
+    def _poll(self) -> None:
+        """Buffer messages as they arrive, also while the service answers no extension: else their leases would count
+        from the poll before."""
         run = self._run
-        with suppress(PubSubError):  # Spark's next call raises it
-            run.stream.poll()
-        run.stream.log_outage()
-        now = run.now()
+        while not self._stopping:
+            with suppress(PubSubError):  # Spark's next call raises it
+                run.stream.poll()
+            run.stream.log_outage()
+            with run.changed:
+                run.changed.wait_for(lambda: self._stopping, self._times.tick)
+
+    def _extend_due(self) -> None:
+        run, now = self._run, self._run.now()
         buffered = run.stream.due(now)
         if buffered and (refused := self._extend(receipts.column("ack_id") for receipts in buffered)) is not None:
             run.stream.record_extension(now, run.now(), refused)
         if run.stream.has_expired:
             with run.changed:  # before they are taken, which may make the stream idle
                 run.ledger.returned(now)
-            expired = run.stream.take_expired()
-            returned = acks.nack(run.connection, run.subscription, expired, self._times.timeout, run.runtime)
+            self.is_returning = True
+            returned = acks.nack(
+                run.connection, run.subscription, run.stream.take_expired(), self._times.timeout, run.runtime
+            )
             with run.changed:  # their back-off has begun by now
                 run.ledger.returned(run.now())
             run.stream.record_acks(returned.taken)
+            self.returned_at, self.is_returning = run.runtime.monotonic(), False
         self._readers = [reader for reader in self._readers if reader.is_alive()]  # type: ignore[attr-defined]
         while len(self._readers) < _MAX_READERS and (reading := self._take_reading()) is not None:
             self._readers.append(run.runtime.start(partial(self._read, reading), "receipts reader"))
-        while (part := self._take(in_memory=True)) is not None:
-            self._extend_part(part, part.ack_ids or [])
+        while (taken := self._take(in_memory=True)) is not None:
+            self._extend_part(*taken)
 
-    def _take(self, in_memory: bool) -> Part | None:
+    def _take(self, in_memory: bool) -> tuple[Part, list[pa.Array]] | None:
+        """Return a part to extend, with its ack ids in memory: a commit may drop them at any moment."""
         with self._run.changed:
-            return self._run.ledger.take_extension(self._run.now(), in_memory)
+            part = self._run.ledger.take_extension(self._run.now(), in_memory)
+            return None if part is None else (part, part.ack_ids or [])
 
     def _take_reading(self) -> Callable[[], None] | None:
         if self._stopping:
@@ -97,8 +113,8 @@ class LeaseExtender:
             batch = self._run.ledger.take_listing(self._run.now())
         if batch is not None:
             return partial(self._list, batch)
-        part = self._take(in_memory=False)
-        return None if part is None else partial(self._read_and_extend, part)
+        taken = self._take(in_memory=False)
+        return None if taken is None else partial(self._read_and_extend, taken[0])
 
     def _read(self, reading: Callable[[], None] | None) -> None:
         while reading is not None:

@@ -203,7 +203,7 @@ class AckLedger:
             part = committed.parts[number]
             if part.footer is None:
                 part.ack_ids = None  # maybe of another part that was in its place
-            part.footer = footer
+            part.footer, part.length = footer, length
         gone = sorted(committed.parts.keys() - parts.keys())
         for number in gone:
             del committed.parts[number]

@@ -90,7 +90,10 @@ class QueryDriver:
         # Before the first commit `start` has another stream.
         active = self._open(Offset(end.stream, start.batch, area=end.area), is_replay=True)
         planned, budget = self._planned or (None, None)
-        return active.partitions(end.batch, budget if planned == end else None)
+        active.has_failed = True  # until the end of this call
+        partitions = active.partitions(end.batch, budget if planned == end else None)
+        active.has_failed = False
+        return partitions
 
     def metrics(self) -> dict[str, Any] | None:
         """Return the metrics of this source in `lastProgress`, or None before the first call."""

@@ -64,7 +64,7 @@ class DriverStream:
         self._lock = runtime.lock()
         self._polling = runtime.lock()  # held by the thread that polls, also while it waits
         self._buffer: list[_Buffered] = []
-        self._expired: list[pa.RecordBatch] = []  # receipts, to be nacked
+        self._expired: list[_Buffered] = []  # to be nacked
         self._outstanding: deque[tuple[int, int]] = deque()  # messages and their bytes, as the service counts them
         self._earlier = 0  # messages of streams that have ended, whose acks are still to come
         self._reopened = 0
@@ -122,9 +122,12 @@ class DriverStream:
 
     @property
     def idle_seconds(self) -> float:
-        """The seconds of connection without a message, or since acks of ordering keys, which hold back messages."""
+        """The seconds of connection without a message, or since acks of ordering keys, which hold back messages.
+
+        0 while messages wait for their nacks, because they are delivered again.
+        """
         now = self.runtime.monotonic()
-        return min(self.health.idle_seconds(now), now - self._keys_since)
+        return 0.0 if self.has_expired else min(self.health.idle_seconds(now), now - self._keys_since)
 
     @property
     def room_seconds(self) -> float:
@@ -132,14 +135,11 @@ class DriverStream:
         return self.runtime.monotonic() - self._room_since
 
     def is_idle(self, seconds: float) -> bool:
-        """Return whether no message came for `seconds` of connection, although there was room, and `answers`.
-
-        Not while messages wait for their nacks, because they are delivered again.
-        """
+        """Return whether no message came for `seconds` of connection, although there was room, and `answers`."""
         return self._is_silent(seconds) and self.answers() and self._is_silent(seconds)
 
     def _is_silent(self, seconds: float) -> bool:
-        return not self.has_expired and min(self.idle_seconds, self.room_seconds) >= seconds
+        return min(self.idle_seconds, self.room_seconds) >= seconds
 
     def answers(self) -> bool:
         """Return whether the service answers now."""
@@ -237,15 +237,21 @@ class DriverStream:
             return bool(self._expired)
 
     def take_expired(self) -> list[pa.RecordBatch]:
-        """Remove and return the receipts of messages whose lease has ended, to be nacked: `record_acks`."""
+        """Remove and return the receipts of messages whose lease has ended, to be nacked: `record_acks`.
+
+        Within some seconds after a standstill only those that the service has refused to extend: others would come
+        back, and count as expired again, and each nack is an attempt of a dead-letter policy.
+        """
         with self._lock:
             self._set_expired_aside()
-            taken, self._expired = self._expired, []
-        return taken
+            is_settled = self._arrivals.is_settled(self._clock())
+            taken = [poll for poll in self._expired if is_settled or poll.lease.expired]
+            self._expired = [poll for poll in self._expired if not (is_settled or poll.lease.expired)]
+        return [poll.received.receipts for poll in taken]
 
     def _set_expired_aside(self) -> None:
         now = self._clock()
-        self._expired += [poll.received.receipts for poll in self._buffer if poll.lease.is_expired(now)]
+        self._expired += [poll for poll in self._buffer if poll.lease.is_expired(now)]
         self._buffer = [poll for poll in self._buffer if not poll.lease.is_expired(now)]
 
     def drop(self, is_unwanted: Callable[[pa.Array], np.ndarray[Any, np.dtype[np.bool_]]]) -> list[Redelivered]:
@@ -307,7 +313,7 @@ class DriverStream:
                 rest += arriving
         rest += self._stream.close()
         with self._lock:
-            left = [*self._expired, *(poll.received.receipts for poll in self._buffer)]
+            left = [poll.received.receipts for poll in (*self._expired, *self._buffer)]
             if rest:
                 left.append(received(rest).receipts)
             self._buffer = []

@@ -71,13 +71,17 @@ class Arrivals:
     def look(self, now: float, waited: float = 0.0) -> float:
         """Record a look. Return the earliest lease time of messages found now. waited: for messages, on purpose."""
         if now - self.last - waited >= STANDSTILL_SECONDS:
-            if self.last >= self._settled_at:
+            if self.is_settled(self.last):
                 self._since = self.last
             self._settled_at = now + STANDSTILL_SECONDS
-        elif now >= self._settled_at:
+        elif self.is_settled(now):
             self._since = self.last
         self.last = now
         return self._since - TRANSIT_SECONDS
+
+    def is_settled(self, now: float) -> bool:
+        """Return whether messages that were sent during a standstill have been found."""
+        return now >= self._settled_at
 
 
 def pull_lease_seconds(max_fetch_period: float) -> int:

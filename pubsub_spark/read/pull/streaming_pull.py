@@ -221,9 +221,9 @@ class Stream:
         began, call = self.runtime.monotonic(), self._call
         error = self.error_of_call()
         if error is not None:
-            is_refused = is_credential_failure(error.code(), error.details() or "")  # the stream's own refusals count
-            if not (is_refused or self._closing.is_set()):
-                self.health.failed(began, _in_words(error))
+            if not self._closing.is_set():
+                is_refused = is_credential_failure(error.code(), error.details() or "")
+                self.health.failed(began, _in_words(error), None if is_refused else False)
             return False
         if call is None or call is not self._call:  # the answer says nothing about the next stream
             return False

@@ -66,7 +66,7 @@ def given_path(batch: int, part: int) -> str:
 
 class Listing(NamedTuple):
     """The files of a batch. parts: sizes in bytes, by number. yielded: parts whose rows Spark has. fixed: the ids of
-    the parts in the manifest, "" if one is not known, or None without a manifest.
+    the parts in the manifest, "" for those of 0.1.0, or None without a manifest.
     """
 
     parts: dict[int, int]
@@ -169,13 +169,20 @@ class Staging:
         return self._parsed(given_path(batch, part), lambda text: Footer.parsed(json.loads(text)), None)
 
     def write_manifest(self, batch: int) -> list[int]:
-        """Fix the parts of a batch that an earlier run staged. Return the same parts however often it is called."""
-        listing = self.listing(batch)
-        if listing.fixed is None:
-            ids = dict.fromkeys(listing.parts, "")
-            for part, length in listing.parts.items():
-                with suppress(DamagedFile, MissingFile):
-                    ids[part] = self.footer(batch, part, length).id
+        """Fix the parts of a batch that an earlier run staged. Return the same parts however often it is called.
+
+        Without the driver's part others may be of a late task. If another part was yielded in the place of one, its
+        rows are unknown. A part that no task has yielded has rows now: an earlier run may extend its leases for long.
+        """
+        parts, yielded, fixed = self.listing(batch)
+        if fixed is None:
+            ids: dict[int, str] = {}
+            for part, length in parts.items() if 0 in parts else ():
+                with suppress(DamagedFile, MissingFile):  # a part that is staged in its place later is another one
+                    found = self.footer(batch, part, length).id
+                    named = self.yielded(batch, part) if part in yielded else None
+                    if named is None or named.id == found:
+                        ids[part] = found
             self.create(manifest_path(batch), [json.dumps(ids).encode()])
         return sorted(self._manifest(batch))
 

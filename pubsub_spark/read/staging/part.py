@@ -36,7 +36,8 @@ class Footer:
     in seconds since the epoch. 0 without one. spark_batch, task_slots: of `spark_context`, if a task has staged the
     part. has_keys: whether messages have ordering keys. redelivered: messages that the task has acknowledged at once,
     without rows and receipts. reader: the name of the reader schema, in part 0 (`schemas`). id: of the attempt that has
-    staged the part, "" in 0.1.0. Fields of other versions are ignored.
+    staged the part, "" in 0.1.0. siblings: number and id of other parts of the batch which have messages whose receipts
+    are here. Fields of other versions are ignored.
     """
 
     rows: int
@@ -55,6 +56,7 @@ class Footer:
     has_keys: bool = False
     reader: str | None = None
     id: str = ""
+    siblings: Sequence[tuple[int, str]] = ()
 
     @classmethod
     def parsed(cls, fields: Mapping[str, Any]) -> Self:

@@ -4,8 +4,8 @@
     the pull ended after the plan's deadline or has     acknowledged at once, no row
       ordering keys, and the message is staged in an
       earlier batch
-    the same, and it is staged in another part of       no row. Its receipt stays with this part
-      this batch
+    the same, and it is staged in another part of       no row. Its receipt stays with this part if the other one was
+      this batch                                          yielded
     such a message has an ordering key                  nothing of this pull is a row, and it is nacked
     any other                                           a row
 
@@ -71,14 +71,17 @@ class PartitionPull:
     leased: float = 0.0
     _kept: list[Received] = field(default_factory=list)  # rows, and the receipts to stage
     _redelivered: int = 0
+    _siblings: list[tuple[int, str]] = field(default_factory=list)  # number and id
+    _has_siblings: bool = False  # whether receipts of their rows are kept
     _splits_keys: bool = False  # whether another part of the batch has an earlier message of an ordering key
 
     def __post_init__(self) -> None:
         # The two wall clocks are compared once. From now on the lease clock counts, which no operator sets.
+        now = self.runtime.boottime()
         left = self.partition.deadline - self.runtime.wall()
         if left > pull_lease_seconds(self.options.max_fetch_period):  # this clock is behind the driver's
             left = 0.0
-        self._deadline = self.runtime.boottime() + left
+        self._deadline = now + left
         self._committed = _excluded_ids(self.partition.staging, self.partition.excludes)
         self._builder = self.partition.staging.part_builder()
 
@@ -98,6 +101,7 @@ class PartitionPull:
             arrived=round(result.arrived, 3),
             redelivered=self._redelivered,
             id=uuid.uuid4().hex,
+            siblings=self._siblings,
             **told,
         )
         return [messages for messages, _ in self._kept], buffers
@@ -124,27 +128,35 @@ class PartitionPull:
 
     def _take(self, received: Received) -> pa.RecordBatch:
         """Keep messages. Return the rows, which count for the limits."""
-        kept = self._without(received, self._committed, ())
+        kept = self._without(received, self._committed)
         self._kept.append(kept)
         self._builder.add(*kept)  # now, while the messages are in the processor's cache
         return kept.messages
 
-    def _without(self, received: Received, committed: Sequence[IdSet], of_batch: Sequence[IdSet]) -> Received:
+    def _without(
+        self,
+        received: Received,
+        committed: Sequence[IdSet],
+        of_batch: Sequence[IdSet] = (),
+        of_others: Sequence[IdSet] = (),
+    ) -> Received:
         """Return the rows that are in none of the sets, and the receipts to stage. Acknowledge the committed ones."""
-        if not committed and not of_batch:
+        if not committed and not of_batch and not of_others:
             return received
         messages, receipts = received
         row_ids, ids = digests(messages.column("message_id")), digests(receipts.column("message_id"))
-        is_row = ~is_in(row_ids, [*committed, *of_batch])
+        is_row = ~is_in(row_ids, [*committed, *of_batch, *of_others])
+        is_left = is_in(ids, of_others)
         is_committed = is_in(ids, committed)
         if is_committed.any():
             is_committed &= self._acknowledge(receipts.filter(pa.array(is_committed)), receipts)
-        if is_row.all() and not is_committed.any():
+        if is_row.all() and not is_committed.any() and not is_left.any():
             return received
-        if of_batch and has_text(messages.column("ordering_key")):
-            self._splits_keys |= bool(is_in(row_ids, of_batch).any())
+        if has_text(messages.column("ordering_key")):
+            self._splits_keys |= bool(is_in(row_ids, [*of_batch, *of_others]).any())
+        self._has_siblings |= bool(is_in(ids, of_batch).any())
         self._redelivered += int(np.count_nonzero(is_committed))
-        return Received(messages.filter(pa.array(is_row)), receipts.filter(pa.array(~is_committed)))
+        return Received(messages.filter(pa.array(is_row)), receipts.filter(pa.array(~(is_committed | is_left))))
 
     def _acknowledge(
         self, redelivered: pa.RecordBatch, receipts: pa.RecordBatch
@@ -160,14 +172,24 @@ class PartitionPull:
     def _drop_staged(self) -> None:
         staging = self.partition.staging
         batch, own = self.partition.batch, self.partition.part
-        siblings = [(batch, part, length, "") for part, length in staging.parts(batch).items() if part != own]
-        of_batch = _ids_of_parts(staging, siblings)
+        sizes, yielded, _ = staging.listing(batch)
+        siblings: list[tuple[int, int, int, str]] = []
+        unsure: list[tuple[int, int, int, str]] = []  # maybe no task yields them
+        for part, length in sizes.items():
+            with suppress(MissingFile, DamagedFile):
+                if part != own:
+                    part_id = staging.footer(batch, part, length).id
+                    counts = part == 0 or part in yielded or not part_id
+                    (siblings if counts else unsure).append((batch, part, length, part_id))
+        of_batch, of_others = _ids_of_parts(staging, siblings), _ids_of_parts(staging, unsure)
         committed = _ids_of_parts(staging, self.partition.committed)
         committed += _ids_in_doubt(staging)  # last: ids are written here before their parts are deleted
-        kept = [self._without(received, committed, of_batch) for received in self._kept]
+        kept = [self._without(received, committed, of_batch, of_others) for received in self._kept]
         if self._splits_keys:
             self._return_all()
             kept = []
+        if self._has_siblings:
+            self._siblings = [(part, part_id) for _, part, _, part_id in siblings]
         if kept != self._kept:
             self._kept, self._builder = kept, staging.part_builder()
             for messages, receipts in kept:

@@ -64,6 +64,9 @@ def read(
         case StagedPartition():
             for part in partition.parts:
                 content = _staged(partition.staging, partition.batch, part)
+                part_id = partition.ids.get(part, "")
+                if part_id and part_id != staged_part.footer(content, part_path(partition.batch, part)).id:
+                    raise _gone(partition.batch, options, partition.staging)
                 yield from partition.staging.messages(partition.batch, part, content) or ()
 
 
@@ -105,7 +108,8 @@ def _may_pull(partition: PullPartition, options: ReadOptions) -> bool:
             f"Batch {batch} of `{options.subscription}` is replayed by a restarted query, so part {part} of its first "
             "run is not pulled any more."
         )
-    if part_path(batch, 0) in files and given_path(batch, part) not in files:
+    is_staged = part_path(batch, part) in files  # by another attempt, since this one has looked: it is yielded then
+    if part_path(batch, 0) in files and (is_staged or given_path(batch, part) not in files):
         return True
     if batch > staging.last_acknowledged():
         raise _gone(batch, options, staging)

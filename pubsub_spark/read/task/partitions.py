@@ -7,8 +7,8 @@ because a task of its own would keep a core from pulling for as long as it takes
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pyspark.sql.datasource import InputPartition
 
@@ -54,13 +54,14 @@ class PullPartition(InputPartition):
 class StagedPartition(InputPartition):
     """Parts of a replayed batch that are one partition: read from the staging area, never pulled.
 
-    reader: the name of the schema that they were decoded with first (`staging.schemas`).
+    reader: the name of the schema that they were decoded with first (`staging.schemas`). ids: of the parts, by number.
     """
 
     staging: Staging
     batch: int
     parts: Sequence[int]
     reader: str | None = None
+    ids: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def part(self) -> int:

@@ -156,11 +156,13 @@ def response(texts: Iterable[str], published: float = 1000.0, **attributes: str)
     return bytes(message.SerializeToString())
 
 
-def part(texts: Iterable[str], ended: str = "idle", dropped: Iterable[str] = (), part_id: str = "") -> list[Any]:
+def part(
+    texts: Iterable[str], ended: str = "idle", dropped: Iterable[str] = (), part_id: str = "", **more: Any
+) -> list[Any]:
     """Return the buffers of a staged part: messages and receipts of `response`, receipts of dropped redeliveries."""
     got = received([response(texts)])
     builder = PartBuilder("lz4")
     builder.add(got.messages, got.receipts)
     again = received([response(dropped)])
     builder.add(again.messages.slice(0, 0), again.receipts)
-    return builder.buffers(ended, id=part_id)
+    return builder.buffers(ended, id=part_id, **more)

@@ -176,13 +176,78 @@ def test_parts_of_tasks_count_if_they_were_yielded(running: Running):
 def test_part_in_the_place_of_one_in_the_manifest_is_left_out(running: Running, caplog: pytest.LogCaptureFixture):
     """A file was removed and an attempt of the run before comes late."""
     for number in (0, 1):
-        running.staging.create(f"1/part-{number}", service.part(["a"], part_id="first"))
+        content = service.part(["a"], part_id="first")
+        running.staging.create(f"1/part-{number}", content)
+        running.staging.record_yielded(1, number, staged_part.footer(b"".join(content)))
     assert [0, 1] == running.staging.write_manifest(1)
     running.staging.delete_file("1/part-1")
     running.staging.create("1/part-1", service.part(["b"], part_id="second"))
 
     assert [0] == list(readable_parts(running.staging, 1))
     assert "part 1 of batch 1 of" in caplog.text
+
+
+def test_replay_has_no_part_in_the_place_of_one_that_was_yielded(running: Running):
+    """The sink may have the batch already, with other rows. One that no task has yielded is replayed."""
+    for number in (0, 1, 2):
+        running.staging.create(f"1/part-{number}", service.part(["a"], part_id=f"attempt {number}"))
+    running.staging.record_yielded(1, 1, staged_part.footer(b"".join(service.part(["b"], part_id="before"))))
+    replayed = replayed_batch(running.run, 1)
+
+    assert [[0], [2]] == [list(each.parts) for each in replayed if isinstance(each, StagedPartition)]
+    assert [0, 2] == running.staging.write_manifest(1)
+
+
+def test_replay_without_the_drivers_part_has_no_rows(running: Running):
+    """Others may be of a late task, which began before the files of the batch were removed."""
+    content = service.part(["a"], part_id="late")
+    running.staging.create("1/part-1", content)
+    running.staging.record_yielded(1, 1, staged_part.footer(b"".join(content)))
+
+    assert [] == running.staging.write_manifest(1)
+
+
+def test_part_with_receipts_of_another_one_counts_only_with_it(running: Running):
+    """A redelivery is no row of its part. If the other part is lost, its message must be delivered again."""
+    running.staging.create("1/part-0", service.part(["a"], part_id="driver"))
+    for number, siblings in ((1, [(0, "driver")]), (2, [(1, "before")]), (3, [(0, "driver"), (2, "second")])):
+        part = service.part(["b"], part_id=f"attempt {number}", siblings=siblings)
+        running.staging.create(f"1/part-{number}", part)
+        running.staging.record_yielded(1, number, staged_part.footer(b"".join(part)))
+
+    assert [0, 1] == list(readable_parts(running.staging, 1))
+
+
+def test_message_whose_lease_ends_before_it_is_taken_is_no_row_again(running: Running):
+    """The process stands still, and its redelivery is buffered before the ids are in doubt."""
+    running.stage(1, 0, "a")
+    running.commit(1)
+    doubt_ids(running.run)
+    running.advance(STREAM_LEASE_SECONDS * 2 / 3)
+    running.arrive("ab")
+    [partition] = planned(running, 2)
+
+    assert isinstance(partition, DriverPartition)
+    assert [b"b"] == rows(partition.content)
+
+
+def test_deadline_of_a_plan_does_not_wait_for_a_slow_store(running: Running):
+    """Ids in doubt are written before the plan is made, which may take a minute."""
+    running.stage(1, 0, "a")
+    running.commit(1)
+    running.advance(STREAM_LEASE_SECONDS)
+    doubt_ids(running.run)
+
+    def wait(call: str, path: str) -> None:
+        if call == "create" and "/in-doubt/" in path:
+            running.advance(40.0)
+
+    running.before = wait
+    [partition, *_] = planned(running, 2, Planner(2, is_backlogged=True))
+
+    assert isinstance(partition, PullPartition)
+    left = partition.deadline - running.runtime.wall()
+    assert STREAM_LEASE_SECONDS - 40 - 10 == pytest.approx(left, abs=5)
 
 
 def test_run_that_is_taken_over_while_it_stages_has_no_rows(running: Running):

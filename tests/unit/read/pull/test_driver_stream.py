@@ -14,7 +14,7 @@ import pytest
 
 from pubsub_spark.errors import MissingError
 from pubsub_spark.read.pull.driver_stream import DriverStream
-from pubsub_spark.read.pull.lease import TRANSIT_SECONDS, Lease
+from pubsub_spark.read.pull.lease import STANDSTILL_SECONDS, TRANSIT_SECONDS, Lease
 from pubsub_spark.read.pull.streaming_pull import PullTimes, StreamSettings
 from pubsub_spark.read.runtime import Runtime
 from tests.engine import MovedClock, until
@@ -496,3 +496,16 @@ def test_stream_is_not_idle_while_messages_are_to_be_nacked():
 
 def ack_ids(receipts: list[pa.RecordBatch]) -> list[str]:
     return [ack_id for batch in receipts for ack_id in batch.column("ack_id").to_pylist()]
+
+
+def test_messages_that_have_expired_in_a_standstill_are_nacked_once():
+    """Pub/Sub delivers them again at once, and for some seconds they cannot be told from old ones."""
+    now = [0.0]
+    with opened(Service(scripts=[[response("a")]]), clock=lambda: now[0]) as stream:
+        now[0] = 100.0
+        while not stream.has_expired:
+            stream.poll(LONG)
+        assert (0, []) == (stream.message_count, stream.take_expired())
+        assert 0.0 == stream.idle_seconds
+        now[0] += STANDSTILL_SECONDS
+        assert ["ack-a"] == ack_ids(stream.take_expired())

@@ -51,12 +51,14 @@ def test_stream_whose_probe_failed_is_probed_again():
 
 def test_refused_credentials_of_a_probe_are_no_answer():
     """Else a service that takes seconds to refuse each stream would count as there. Refusals of streams are counted."""
+    began = time.monotonic()
     service = Service()
     stream = _stream(service)
     until(lambda: stream.health.connected, "the stream")
     service.answers.append(StatusError(Code.UNAUTHENTICATED))
     assert not stream.streams[0].probe()
-    assert (True, 0) == (stream.health.connected, stream.health.credential_failures)
+    assert (False, 0) == (stream.health.connected, stream.health.credential_failures)
+    assert stream.health.failing_since is not None and stream.health.failing_since >= began
     stream.close()
 
 

@@ -162,6 +162,18 @@ def test_pull_that_ends_late_looks_at_what_is_staged(staging: Staging, deadline:
         assert (1, 1, 2) == (footer.rows, footer.dropped, footer.redelivered)
 
 
+def test_redelivery_of_a_part_that_no_task_has_yielded_is_left_to_pubsub(staging: Staging):
+    """The part may never count, so the receipt is not acknowledged with this one. One that was yielded is named."""
+    staging.create(part_path(BATCH, 2), part(["2"], part_id="second"))
+    yielded = part(["3"], part_id="third")
+    staging.create(part_path(BATCH, 3), yielded)
+    staging.record_yielded(BATCH, 3, staged_part.footer(b"".join(yielded)))
+    rows, receipts, footer = pulled(staging, Service(scripts=[[response("1234")]]), deadline=LATE)
+
+    assert (["1", "4"], ["ack-1", "ack-3", "ack-4"]) == (rows, receipts)
+    assert [[0, ""], [3, "third"]] == [list(each) for each in footer.siblings]
+
+
 def test_part_that_was_staged_after_its_commit_has_no_rows(staging: Staging):
     """An attempt outlived its batch: its messages are delivered again and must not be acknowledged without a row."""
     staging.create(part_path(BATCH - 1, 1), part(["committed"], part_id="first"))

@@ -220,6 +220,27 @@ def test_part_in_the_place_of_one_that_was_yielded_is_not_yielded(task: Task):
         task.rows()
 
 
+def test_part_that_another_attempt_has_staged_meanwhile_is_yielded(task: Task):
+    """It was staged and yielded between two looks of this attempt: no file is gone."""
+
+    def overtake(call: str, path: str) -> None:
+        if call == "list" and path.endswith("/1/"):
+            task.before = lambda *_: None
+            task.unwatched.create(part_path(1, 1), service.part("xy"))
+            task.unwatched.record_yielded(1, 1, staged_part.footer(content("xy")))
+
+    task.before = overtake
+    assert ["x", "y"] == task.rows()
+
+
+def test_replay_of_a_part_that_was_replaced_fails(task: Task):
+    """A cleaner removed it, and a late attempt of the run before has staged other messages."""
+    task.staging.create(part_path(1, 1), service.part("xy", part_id="late"))
+    assert ["x", "y"] == task.rows(StagedPartition(task.staging, 1, [1], ids={1: "late"}))
+    with pytest.raises(StagingError, match=r"The staged files of batch 1 of .* are gone"):
+        task.rows(StagedPartition(task.staging, 1, [1], ids={1: "first"}))
+
+
 def test_run_that_takes_over_while_a_part_is_staged_replays_it(task: Task):
     """Or it has listed the batch before. This task cannot know, so it yields nothing and nacks nothing."""
 
