@@ -4,13 +4,15 @@ Enumerated are the protocol, the trigger and two faults. The driver is killed at
 the service, each message that arrives, each write of Spark's logs and of the sink, or never. The first attempt of a
 pulling task is suspended at any point and for each duration. Threads run as soon as they can, and nothing else fails.
 
-Twelve more enumerations: the late attempt stages its part between the commit of its batch and the deletion. A run is
+More enumerations: the late attempt stages its part between the commit of its batch and the deletion. A run is
 killed or stopped at any point while it has a message whose id is in doubt. A pull ends after the lease of a committed
 message, whose ack was not accepted. A write of an ended run comes after those of the next one, and so does a part. The
 driver's part of a killed run comes after later runs have committed its batch. A start is suspended while a later run
 commits a batch. The checkpoint is put back by a batch whose ids are in doubt. The lease of a buffered message is not
-extended. The messages of a key are delivered to two tasks of a batch. A file of a batch is removed between two
-actions. A schema revision is shown or deleted before a replay. And a service that cuts no response has a backlog.
+extended. The messages of a key are delivered to two tasks of a batch. Files of a batch are removed: between two
+actions, while another attempt or a replay comes, or of a part whose messages two tasks were sent. A run is taken over
+at any point of a batch and of a deletion. The store takes long for ids in doubt. Pub/Sub answers no acks. The driver
+stands still. A schema revision is shown or deleted before a replay. And a service that cuts no response has a backlog.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.history import BUFFERED_RESPONSES, SINGLE_BATCH_RUNS, Outcome, Plan
 from tests.simulation.hub import Process
 from tests.simulation.schemas import Schema
-from tests.simulation.service import SUBSCRIPTION
+from tests.simulation.service import DEAD_LETTERS, SUBSCRIPTION
 from tests.simulation.spark import AVAILABLE_NOW, ONCE, PROCESSING_TIME, Application, Query
 from tests.simulation.world import Setup, World
 
@@ -351,6 +353,112 @@ def _lose_files(world: World, choices: Enumerated) -> None:
     _read_on(world, query)
 
 
+def _lose_files_after_the_sink(world: World, choices: Enumerated) -> None:
+    """Kill a driver when the sink has its batch and the commit log has not. Remove one of the files, or all.
+
+    One of two attempts of a task is suspended at any point, and may stage its part before the replay.
+    """
+    query = _query(PROCESSING_TIME, choices.pick((True, False)), _PULL_SECONDS)
+    query = replace(query, options=replace(query.options, max_messages_per_trigger=3), budget=product.Budget(3, 10**6))
+    application = world.start(query)
+    world.wait(_PULL_SECONDS)
+    world.faults.rates["speculation"] = 1.0
+    application.on_attempt = lambda process: _make_late(application, process, choices, _LATE_SECONDS[:1])
+    log, sink = world.checkpoint, world.sink
+
+    def kill() -> None:
+        if any(rows and number not in log.commits for number, rows in sink.written.items()):
+            application.driver.kill()
+
+    application.driver.on_operation = kill
+    for _ in range(4):
+        world.publish(1)
+    world.wait(_LATE_SECONDS[0] - 1.0)
+    _remove(world, choices)
+    world.wait(_PULL_SECONDS)
+    world.faults.are_on = False
+    _read_on(world, query)
+
+
+def _lose_a_sibling(world: World, choices: Enumerated) -> None:
+    """Send two tasks of a batch the same messages. Kill the driver, and remove one file of the batch, or all."""
+    query = _query(PROCESSING_TIME, True, _PULL_SECONDS)
+    query = replace(query, options=replace(query.options, max_messages_per_trigger=5), budget=product.Budget(5, 10**6))
+    query = replace(query, fetch_partitions=2)
+    application = world.start(query)
+    world.wait(_PULL_SECONDS)
+    query.sink_seconds = application.query.sink_seconds = 2 * _SINK_SECONDS
+
+    def suspend(process: Process) -> None:
+        if process.name.endswith(".1.0") and not application.outlives:
+            application.outlives.add(process)
+            process.at[1] = lambda: application.suspend(process, 70.0)
+
+    application.on_attempt = suspend
+    world.publish(1)
+    world.publish(2)
+    world.service.quota_until = world.hub.now + _NO_QUOTA_SECONDS
+    world.wait(90.0)
+    application.kill()
+    _remove(world, choices)
+    world.wait(_LATE_SECONDS[0])
+    query.sink_seconds = 0.0
+    _read_on(world, query)
+
+
+def _doubt_slowly(world: World, choices: Enumerated) -> None:
+    """Write ids in doubt for so long that a lease ends before a task of the batch pulls."""
+    query = _query(PROCESSING_TIME, True, 2 * _PULL_SECONDS)
+    options = replace(query.options, max_messages_per_trigger=1000)
+    query = replace(query, options=options, budget=product.Budget(1000, 10**6), buffered=choices.pick((4, 6)))
+    world.service.quota_until = world.hub.now + _NO_QUOTA_SECONDS
+    world.publish(1)
+    application = world.start(query)
+    world.wait(_BEFORE_PULL_SECONDS[1])
+    epoch = next(path for path in world.store.files if "/owners/" in path).rpartition("/")[2]
+    seconds = choices.pick((46.0, 48.0, 50.0, 52.0))
+    for number in range(9):
+        world.store.delays["creates", f"{epoch}-{number}"] = seconds
+    world.publish(1)
+    world.wait(choices.pick((5.5, 6.0, 6.5)))
+    world.publish(choices.pick((6, 12)))
+    world.wait(_NO_QUOTA_SECONDS)
+    world.store.delays.clear()
+    world.run_quietly(application)
+    _check(world)
+
+
+def _read_without_acks(world: World, choices: Enumerated) -> None:
+    """Read messages while Pub/Sub answers no acks for a quarter of an hour."""
+    options = replace(_query(PROCESSING_TIME, True).options, max_messages_per_trigger=1000)
+    query = replace(_query(PROCESSING_TIME, choices.pick((True, False))), options=options, buffered=1000)
+    query = replace(query, budget=product.Budget(1000, 10**6), interval=choices.pick((0.0, 10.0)))
+    world.service.quota_until = world.hub.now + 900.0
+    application = world.start(query)
+    for _ in range(9):
+        world.publish(1)
+        world.wait(100.0)
+        if missing := checkers.undelivered(world.record):
+            world.record.violate("I4", f"{missing} is no row after 100 s, although its stream is open")
+    world.run_quietly(application)
+    _check(world)
+
+
+def _stand_still(world: World, choices: Enumerated) -> None:
+    """Suspend the driver for longer than a lease, while a message comes. It must not use up its attempts."""
+    query = replace(_query(PROCESSING_TIME, choices.pick((True, False))), buffered=1000)
+    application = world.start(query)
+    world.wait(2 * _PULL_SECONDS)
+    seconds = choices.pick((61.0, 65.0, 70.0))
+    application.suspend(application.driver, seconds)
+    world.wait(choices.pick((0.5, seconds - 2.0)))
+    world.publish(1)
+    world.run_quietly(application)
+    if any(message.ended for message in world.record.messages.values()):
+        world.record.violate("I3", "a message that was never a row is a dead letter")
+    _check(world)
+
+
 def _lose_files_of_a_replay(world: World, choices: Enumerated) -> None:
     """Remove one file of a replayed batch, or all. A part of its first run is staged before or after."""
     query = _query(PROCESSING_TIME, choices.pick((True, False)))
@@ -503,6 +611,11 @@ _FAMILIES = (
     (_take_over, Setup(Settings(ack_deadline=10))),
     (_take_over_a_deletion, Setup(Settings(ack_deadline=10, min_backoff=600, max_backoff=600))),
     (_lose_files, Setup(Settings(ack_deadline=10))),
+    (_lose_files_after_the_sink, Setup(Settings(ack_deadline=10))),
+    (_lose_a_sibling, Setup(Settings(ack_deadline=10))),
+    (_doubt_slowly, Setup(Settings(ack_deadline=10))),
+    (_read_without_acks, Setup(Settings(ack_deadline=10))),
+    (_stand_still, Setup(Settings(ack_deadline=10, dead_letter_topic=DEAD_LETTERS, dead_letter_attempts=5))),
     (_lose_files_of_a_replay, Setup(Settings(ack_deadline=10))),
     (_lose_a_file, Setup(Settings(ack_deadline=10))),
     (_change_the_schema, Setup(Settings(ack_deadline=10))),
