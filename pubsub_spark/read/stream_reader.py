@@ -146,10 +146,14 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._running().metrics()
 
     def stop(self) -> None:
-        """Acknowledge committed batches, nack buffered messages, close."""
+        """Acknowledge committed batches, nack buffered messages, close.
+
+        PySpark calls this after Spark's SIGTERM, and also if Spark's process has died.
+        """
+        is_asked = _sigterm.received
         _sigterm.ignore()
         if self._driver is not None:
-            self._driver.close()
+            self._driver.close(is_asked)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_driver": None}

@@ -138,6 +138,27 @@ def test_subscription_is_kept_when_a_batch_could_not_be_planned(
     assert f"`{names.subscription}` is not deleted" in caplog.text
 
 
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_subscription_is_kept_when_a_batch_is_announced_or_spark_has_died(
+    emulator: Emulator, names: Names, query: Engine, is_asked: bool
+):
+    """Spark may have the batch in its offset log. PySpark also stops a reader whose Spark was killed."""
+    query.options = replace(query.options, delete_subscription_on_stream_stop=True)
+    start_with(query, names, "a")
+    session = query.session
+    assert session is not None
+    session.latest_offset(session.initial_offset(), query.budget)
+    if not is_asked:
+        query.stop()
+        query.start()
+        session = query.session
+        assert session is not None
+    session.close(is_asked)
+    query.session = None
+
+    assert names.subscription == emulator_subscription(emulator, names)
+
+
 def test_subscription_of_another_query_is_kept(
     emulator: Emulator, names: Names, query: Engine, caplog: pytest.LogCaptureFixture
 ):

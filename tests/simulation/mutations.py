@@ -332,7 +332,11 @@ MUTATIONS: list[Mutation] = [
         ("I5",),
         replaced(area.Staging, "begin_run", lambda begin: lambda self, now, seconds: begin(self, now, LEASE_SECONDS)),
     ),
-    Mutation("no manifest", _ANY_ROW, replaced(area.Staging, "_manifest", lambda _: lambda self, batch: [*range(99)])),
+    Mutation(
+        "no manifest",
+        _ANY_ROW,
+        replaced(area.Staging, "_manifest", lambda _: lambda self, batch: dict.fromkeys(range(99), "")),
+    ),
     Mutation("a lost file is no error", (*_ANY_ROW, "I4"), replaced(partition_reader, "_may_pull", _constant(True))),
     Mutation("create without create-only", ("I1", "I2", "I3", "I4", "I5"), replaced(SimStore, "create", _overwrites)),
     Mutation(

@@ -201,10 +201,11 @@ class ActiveRun:
         return False
 
     def _idle_seconds(self) -> float:
+        idle = self.run.stream.idle_seconds  # first: messages that are nacked leave the stream after the flag is set
         if self.extender.is_returning:
             return 0.0
         now = self.run.runtime.monotonic()
-        return min(self.run.stream.idle_seconds, now - self.extender.returned_at, now - (self._pulled_at or -math.inf))
+        return min(idle, now - self.extender.returned_at, now - (self._pulled_at or -math.inf))
 
     def _record_drained(self, idle_seconds: float) -> None:
         """Record that nothing is left to deliver if no message came for some time, though it could have.
@@ -332,14 +333,19 @@ class ActiveRun:
         _log.info("a run of `%s` has ended: %s", run.subscription, json.dumps(metrics))
         run.report.write(metrics, run.runtime.wall())
 
-    def delete_subscription(self) -> None:
-        """Delete the subscription if the options ask for it and no message of it is in doubt."""
+    def delete_subscription(self, announced: int | None) -> None:
+        """Delete the subscription if the options ask for it and no message of it is in doubt.
+
+        announced: a batch that Spark may have in its offset log, and has not asked partitions for.
+        """
         if not self._options.delete_subscription_on_stream_stop:
             return
         with self.run.changed:
             in_doubt = [*self.run.ledger.uncommitted, *self.run.ledger.unsettled]
+        if announced is not None:
+            in_doubt.append(announced)
         if self.has_failed:
-            why = "the query has failed"
+            why = "the query has failed, or Spark's process has ended without stopping it"
         elif in_doubt:
             why = f"batch {in_doubt[0]} is not known to be committed"
         elif taken_over := fencing.taken_over(self.run.staging):

@@ -142,8 +142,21 @@ def readable_parts(staging: Staging, batch: int) -> dict[int, tuple[int, Footer]
                 staging.subscription,
                 error,
             )
-    ids = {(number, footer.id) for number, (_, footer) in parts.items()}
-    return {number: part for number, part in parts.items() if {tuple(each) for each in part[1].siblings} <= ids}
+    while True:
+        ids = {(number, footer.id) for number, (_, footer) in parts.items()}
+        needed = {number: {tuple(each) for each in footer.siblings} for number, (_, footer) in parts.items()}
+        alone = [number for number, siblings in needed.items() if not siblings <= ids]
+        if not alone:
+            return parts
+        for number in alone:  # others may need this one
+            del parts[number]
+        _log.warning(
+            "parts %s of batch %d of `%s` are left out, because they have redeliveries of rows that are lost. Their "
+            "messages will be delivered again",
+            alone,
+            batch,
+            staging.subscription,
+        )
 
 
 def doubt_ids(run: Run) -> None:

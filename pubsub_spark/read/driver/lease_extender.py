@@ -72,9 +72,12 @@ class LeaseExtender:
         from the poll before."""
         run = self._run
         while not self._stopping:
-            with suppress(PubSubError):  # Spark's next call raises it
-                run.stream.poll()
-            run.stream.log_outage()
+            try:
+                with suppress(PubSubError):  # Spark's next call raises it
+                    run.stream.poll()
+                run.stream.log_outage()
+            except Exception:
+                _log.exception("messages of `%s` were not taken. Trying again", run.subscription)
             with run.changed:
                 run.changed.wait_for(lambda: self._stopping, self._times.tick)
 
@@ -87,13 +90,14 @@ class LeaseExtender:
             with run.changed:  # before they are taken, which may make the stream idle
                 run.ledger.returned(now)
             self.is_returning = True
-            returned = acks.nack(
-                run.connection, run.subscription, run.stream.take_expired(), self._times.timeout, run.runtime
-            )
-            with run.changed:  # their back-off has begun by now
-                run.ledger.returned(run.now())
-            run.stream.record_acks(returned.taken)
-            self.returned_at, self.is_returning = run.runtime.monotonic(), False
+            try:
+                expired = run.stream.take_expired()
+                returned = acks.nack(run.connection, run.subscription, expired, self._times.timeout, run.runtime)
+                with run.changed:  # their back-off has begun by now
+                    run.ledger.returned(run.now())
+                run.stream.record_acks(returned.taken)
+            finally:
+                self.returned_at, self.is_returning = run.runtime.monotonic(), False
         self._readers = [reader for reader in self._readers if reader.is_alive()]  # type: ignore[attr-defined]
         while len(self._readers) < _MAX_READERS and (reading := self._take_reading()) is not None:
             self._readers.append(run.runtime.start(partial(self._read, reading), "receipts reader"))

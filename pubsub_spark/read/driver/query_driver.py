@@ -101,13 +101,15 @@ class QueryDriver:
             return None
         return self.active.metrics(None if self._planned is None else self._planned[0].batch)
 
-    def close(self) -> None:
-        """See `ActiveRun.end`."""
+    def close(self, is_asked: bool = True) -> None:
+        """See `ActiveRun.end`. is_asked: whether Spark has asked for it."""
         if self.active is not None:
             active, self.active = self.active, None
+            announced = None if self._planned is None else self._planned[0].batch
+            active.has_failed |= not is_asked
             with ExitStack() as ending:  # from the last line to the first, each whatever becomes of those before it
                 ending.callback(active.run.connection.close)
-                ending.callback(active.delete_subscription)
+                ending.callback(active.delete_subscription, announced)
                 ending.callback(active.end)
 
     def _open(self, start: Offset, is_replay: bool) -> ActiveRun:

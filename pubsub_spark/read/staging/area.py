@@ -165,8 +165,10 @@ class Staging:
         return self.create(given_path(batch, part), [json.dumps(asdict(footer)).encode()])
 
     def yielded(self, batch: int, part: int) -> Footer | None:
-        """Return the footer of the part that was yielded to Spark, or None."""
-        return self._parsed(given_path(batch, part), lambda text: Footer.parsed(json.loads(text)), None)
+        """Return the footer of the part that was yielded to Spark, or None: 0.1.0 writes an empty file."""
+        return self._parsed(
+            given_path(batch, part), lambda text: Footer.parsed(json.loads(text)) if text else None, None
+        )
 
     def write_manifest(self, batch: int) -> list[int]:
         """Fix the parts of a batch that an earlier run staged. Return the same parts however often it is called.

@@ -225,12 +225,14 @@ def _ids_of_parts(staging: Staging, parts: Iterable[tuple[int, int, int, str]]) 
 
 
 def _ids_in_doubt(staging: Staging) -> list[IdSet]:
-    for _ in range(_LISTINGS):
+    read: dict[str, IdSet] = {}
+    for number in range(_LISTINGS):
+        paths = staging.files(f"{IN_DOUBT}/")
+        if number and read.keys() >= {*paths}:  # one listing may have neither a merged file nor the new one
+            return list(read.values())
         with suppress(MissingFile):  # merged into another file after it was listed
-            paths = staging.files(f"{IN_DOUBT}/")
-            sets = [IdSet(staging.read_ids(path)[0]) for path in paths]
-            if paths == staging.files(f"{IN_DOUBT}/"):  # a listing may have neither the merged file nor the other
-                return sets
+            for path in paths:
+                read[path] = read.get(path) or IdSet(staging.read_ids(path)[0])
     raise StagingError(f"Files of ids in doubt disappear from `{staging.location}`. Exclude it from cleanup jobs.")
 
 

@@ -218,6 +218,28 @@ def test_part_with_receipts_of_another_one_counts_only_with_it(running: Running)
     assert [0, 1] == list(readable_parts(running.staging, 1))
 
 
+def test_part_that_needs_one_that_needs_a_lost_one_does_not_count(running: Running, caplog: pytest.LogCaptureFixture):
+    """Each has receipts of rows of the one before."""
+    running.staging.create("1/part-0", service.part(["a"], part_id="driver"))
+    for number, siblings in ((2, [(1, "first")]), (3, [(2, "second")])):
+        part = service.part(["b"], part_id={2: "second", 3: "third"}[number], siblings=siblings)
+        running.staging.create(f"1/part-{number}", part)
+        running.staging.record_yielded(1, number, staged_part.footer(b"".join(part)))
+
+    assert [0] == list(readable_parts(running.staging, 1))
+    assert "parts [2] of batch 1" in caplog.text and "parts [3] of batch 1" in caplog.text
+
+
+def test_yielded_part_of_0_1_0_counts(running: Running):
+    """It has no id, and the file that says that it was yielded is empty."""
+    for name in ("part-0", "part-1"):
+        running.staging.create(f"1/{name}", service.part(["a"]))
+    running.staging.create("1/given-1", [])
+
+    assert [0, 1] == list(readable_parts(running.staging, 1))
+    assert [0, 1] == running.staging.write_manifest(1)
+
+
 def test_message_whose_lease_ends_before_it_is_taken_is_no_row_again(running: Running):
     """The process stands still, and its redelivery is buffered before the ids are in doubt."""
     running.stage(1, 0, "a")

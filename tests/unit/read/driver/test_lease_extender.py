@@ -15,7 +15,7 @@ from pubsub_spark.read.driver.times import ExtensionTimes
 from pubsub_spark.read.pull import acks
 from pubsub_spark.read.pull.lease import LEASE_SECONDS, STREAM_LEASE_SECONDS
 from tests.unit.read.driver.running import DUE, DUE_AGAIN, LONG, Running
-from tests.unit.read.service import Answer, Service, StatusError, ids
+from tests.unit.read.service import Answer, Service, StatusError, ids, response
 
 AWAY = StatusError(grpc.StatusCode.UNAVAILABLE)
 REFUSED = StatusError(grpc.StatusCode.FAILED_PRECONDITION)
@@ -208,6 +208,30 @@ def test_buffered_messages_whose_extension_is_refused_are_returned(running: Runn
     running.until(lambda: (0, ["ack-a", "ack-b"]) in running.service.modified)
 
     assert 0 == running.stream.message_count
+
+
+def test_messages_are_taken_while_no_extension_is_answered(run_of: RunOf):
+    """Their leases would count from the poll before otherwise."""
+    over = threading.Event()
+
+    class Stalled(Answer):
+        def result(self) -> bytes:
+            assert over.wait(LONG)
+            return super().result()
+
+    class Silent(Service):
+        def modify_ack_deadline(self, subscription: str, request: bytes, timeout: float) -> Answer:
+            super().modify_ack_deadline(subscription, request, timeout)
+            return Stalled(None)
+
+    running = run_of(service=Silent())
+    running.stage(1, 0, "a")
+    running.extending()
+    running.advance(DUE)
+    running.until(lambda: bool(running.service.modified) and bool(running.service.calls))
+    running.service.calls[-1].say(response("b"))
+    running.until(lambda: 1 == running.stream.message_count)
+    over.set()
 
 
 def test_ids_in_doubt_are_kept_until_a_returned_message_came_again(running: Running):
