@@ -341,6 +341,22 @@ def test_what_is_missing_is_what_is_named(names: Names, query: Engine, given: di
         query.trigger()
 
 
+def test_restart_after_an_empty_batch_does_not_seek(emulator: Emulator, names: Names, query: Engine):
+    """Spark has committed an empty batch, and the snapshot has expired: nothing was staged yet."""
+    snapshot = f"projects/{names.project}/snapshots/expiring"
+    google(emulator).create_snapshot(name=snapshot, subscription=names.subscription)
+    query.options = replace(query.options, starting_snapshot=snapshot)
+    query.start()
+    query.trigger()
+    query.crash()
+    google(emulator).delete_snapshot(snapshot=snapshot)
+    emulator.publish(names.topic, "a")
+    query.start()
+    run_until(query, 1)
+
+    assert ["a"] == query.rows
+
+
 def test_start_seeks_once(emulator: Emulator, names: Names, query: Engine):
     """`startingTimestamp` takes a new checkpoint back in time, and does not move a restart."""
     name = f"{names.subscription}-kept"

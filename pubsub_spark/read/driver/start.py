@@ -79,7 +79,8 @@ class Start:
             topic = subscription.prepare(connection.admin, options, is_new)
             staging = fencing.claim(staging, runtime.wall())  # when nothing else can fail: an earlier owner ends by it
             last_deleted = check_not_behind(options, start.batch, staging)
-            if staging.is_new() and (is_replay or start.batch):
+            is_sought = is_new and (options.starting_timestamp is not None or options.starting_snapshot is not None)
+            if staging.is_new() and (is_replay or start.batch or is_sought):  # a later start does not seek again
                 last_deleted = start.batch
                 staging.begin_after(last_deleted)
             leased_until = staging.begin_run(runtime.wall(), DOUBT_SECONDS)
