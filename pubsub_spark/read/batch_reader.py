@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
@@ -83,4 +83,11 @@ class PubSubBatchReader(DataSourceReader):
             acks.nack(connection, options.subscription, receipts, self._times.nack)
         if result.failure is not None:
             raise result.failure
-        yield from self._rows.of(iter(first_deliveries(arrived)))
+        yield from self._rows.of(_first(first_deliveries(arrived), options.max_messages))
+
+
+def _first(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the first rows: the service need not cut a response to the messages that are left."""
+    for batch in batches:
+        yield batch.slice(0, max(0, rows))
+        rows -= batch.num_rows

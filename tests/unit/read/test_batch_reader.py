@@ -82,6 +82,14 @@ def test_batch_read_goes_on_where_the_service_closed_its_stream():
     assert ["ack-a", "ack-b", "ack-c"] == [ack_id for seconds, ids in service.modified if not seconds for ack_id in ids]
 
 
+def test_batch_read_has_at_most_so_many_messages():
+    """The service need not cut a response to the messages that are left."""
+    service = Service(scripts=[[response("ab"), response("cd")]])
+
+    assert [b"a", b"b", b"c"] == batch_read(service)
+    assert 4 == sum(len(ids) for seconds, ids in service.modified if not seconds)
+
+
 def test_batch_read_drops_what_was_delivered_twice():
     """A redelivery during the read is not a row. It is nacked like the first delivery."""
     service = Service(scripts=[[response("ab"), response("bc")]])
