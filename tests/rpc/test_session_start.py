@@ -16,6 +16,8 @@ from pubsub_spark.emulator import Emulator
 from pubsub_spark.emulator.api.errors import Code
 from pubsub_spark.emulator.handlers import iam
 from pubsub_spark.errors import ForbiddenError, MissingError, OptionsError, ResourceError, StagingError
+from pubsub_spark.read.driver.query_driver import QueryDriver
+from pubsub_spark.read.offset import Offset
 from pubsub_spark.read.staging import fencing
 from tests.conftest import Names
 from tests.engine import Engine, until
@@ -90,15 +92,20 @@ def test_checkpoint_of_another_subscription_is_refused(names: Names, query: Engi
         query.trigger()
 
 
-def test_subscription_is_kept_when_a_batch_is_in_doubt(
-    emulator: Emulator, names: Names, query: Engine, caplog: pytest.LogCaptureFixture
-):
-    """A query that ends in the middle of a batch does not delete its subscription, and a WARNING reports it."""
+def announced(query: Engine, names: Names) -> tuple[QueryDriver, Offset]:
+    """Start a query that deletes its subscription, and return it with the end of its first batch."""
     query.options = replace(query.options, delete_subscription_on_stream_stop=True)
     start_with(query, names, "a")
     session = query.session
     assert session is not None
-    end = session.latest_offset(session.initial_offset(), query.budget)
+    return session, session.latest_offset(session.initial_offset(), query.budget)
+
+
+def test_subscription_is_kept_when_a_batch_is_in_doubt(
+    emulator: Emulator, names: Names, query: Engine, caplog: pytest.LogCaptureFixture
+):
+    """A query that ends in the middle of a batch does not delete its subscription, and a WARNING reports it."""
+    session, end = announced(query, names)
     session.partitions(session.initial_offset(), end)
     query.stop()
 
@@ -123,11 +130,7 @@ def test_subscription_is_kept_when_a_batch_could_not_be_planned(
     emulator: Emulator, names: Names, query: Engine, caplog: pytest.LogCaptureFixture
 ):
     """Spark has its offset already, and its messages are unread. Another query may have taken over."""
-    query.options = replace(query.options, delete_subscription_on_stream_stop=True)
-    start_with(query, names, "a")
-    session = query.session
-    assert session is not None
-    end = session.latest_offset(session.initial_offset(), query.budget)
+    session, end = announced(query, names)
     assert session.active is not None
     fencing.claim(session.active.run.staging, time.time())
     with pytest.raises(StagingError, match="Another query has taken over"):
@@ -143,16 +146,12 @@ def test_subscription_is_kept_when_a_batch_is_announced_or_spark_has_died(
     emulator: Emulator, names: Names, query: Engine, is_asked: bool
 ):
     """Spark may have the batch in its offset log. PySpark also stops a reader whose Spark was killed."""
-    query.options = replace(query.options, delete_subscription_on_stream_stop=True)
-    start_with(query, names, "a")
-    session = query.session
-    assert session is not None
-    session.latest_offset(session.initial_offset(), query.budget)
+    session, _ = announced(query, names)
     if not is_asked:
         query.stop()
         query.start()
+        assert query.session is not None
         session = query.session
-        assert session is not None
     session.close(is_asked)
     query.session = None
 

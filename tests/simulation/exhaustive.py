@@ -77,15 +77,16 @@ def _run_one(operate: Callable[[World, Enumerated], None], setup: Setup, choices
     return Outcome(Plan(0), record.violation, record, steps=world.hub.steps, runs=len(world.applications))
 
 
-def _query(trigger: str, passes_start: bool, pull_seconds: float = 1.0) -> Query:
+def _query(trigger: str, passes_start: bool, pull_seconds: float = 1.0, messages: int = 2) -> Query:
+    """messages: the most of a batch."""
     options = ReadOptions(
         endpoint=ADDRESS,
         subscription_id=SUBSCRIPTION,
-        max_messages_per_trigger=2,
+        max_messages_per_trigger=messages,
         idle_timeout=pull_seconds,
         max_fetch_period=pull_seconds,
     )
-    return Query(options, trigger, passes_start, product.Budget(2, 10**6), fetch_partitions=1, buffered=1)
+    return Query(options, trigger, passes_start, product.Budget(messages, 10**6), fetch_partitions=1, buffered=1)
 
 
 def _crash(world: World, choices: Enumerated) -> None:
@@ -266,10 +267,8 @@ def _lose_a_lease(world: World, choices: Enumerated) -> None:
 
 def _deliver_a_key_twice(world: World, choices: Enumerated) -> None:
     """End leases early, so that two tasks are sent the same messages of a key. One is suspended at any point."""
-    query = _query(PROCESSING_TIME, choices.pick((True, False)), _PULL_SECONDS)
-    options = replace(query.options, max_messages_per_trigger=1000)
-    budget = product.Budget(1000, 10**6)
-    application = world.start(replace(query, options=options, budget=budget, fetch_partitions=2))
+    query = _query(PROCESSING_TIME, choices.pick((True, False)), _PULL_SECONDS, messages=1000)
+    application = world.start(replace(query, fetch_partitions=2))
     world.wait(_PULL_SECONDS)
     world.faults.rates["lease cut"] = 1.0
     for key, count in (("b", 1), ("a", 2), ("a", 1)):
@@ -326,15 +325,16 @@ def _take_over_a_deletion(world: World, choices: Enumerated) -> None:
     world.wait(4 * _PULL_SECONDS)
     _stop(world, first)
     world.wait(_LEASES_SECONDS)
-    _read_after_silences(world, query) if len(world.applications) == 1 else world.run_quietly(world.applications[1])
-    _check(world)
+    if len(world.applications) == 1:
+        _read_after_silences(world, query)
+    else:
+        world.run_quietly(world.applications[1])
+        _check(world)
 
 
 def _lose_files(world: World, choices: Enumerated) -> None:
     """Remove one file of a batch, or all, while one of the attempts of its task is suspended at any point."""
-    query = _query(PROCESSING_TIME, True, _PULL_SECONDS)
-    options = replace(query.options, max_messages_per_trigger=3)
-    query = replace(query, options=options, budget=product.Budget(3, 10**6))
+    query = _query(PROCESSING_TIME, True, _PULL_SECONDS, messages=3)
     application = world.start(query)
     world.wait(_PULL_SECONDS)
     world.faults.rates["speculation"] = 1.0
@@ -358,8 +358,7 @@ def _lose_files_after_the_sink(world: World, choices: Enumerated) -> None:
 
     One of two attempts of a task is suspended at any point, and may stage its part before the replay.
     """
-    query = _query(PROCESSING_TIME, choices.pick((True, False)), _PULL_SECONDS)
-    query = replace(query, options=replace(query.options, max_messages_per_trigger=3), budget=product.Budget(3, 10**6))
+    query = _query(PROCESSING_TIME, choices.pick((True, False)), _PULL_SECONDS, messages=3)
     application = world.start(query)
     world.wait(_PULL_SECONDS)
     world.faults.rates["speculation"] = 1.0
@@ -382,9 +381,7 @@ def _lose_files_after_the_sink(world: World, choices: Enumerated) -> None:
 
 def _lose_a_sibling(world: World, choices: Enumerated) -> None:
     """Send two tasks of a batch the same messages. Kill the driver, and remove one file of the batch, or all."""
-    query = _query(PROCESSING_TIME, True, _PULL_SECONDS)
-    query = replace(query, options=replace(query.options, max_messages_per_trigger=5), budget=product.Budget(5, 10**6))
-    query = replace(query, fetch_partitions=2)
+    query = replace(_query(PROCESSING_TIME, True, _PULL_SECONDS, messages=5), fetch_partitions=2)
     application = world.start(query)
     world.wait(_PULL_SECONDS)
     query.sink_seconds = application.query.sink_seconds = 2 * _SINK_SECONDS
@@ -408,9 +405,8 @@ def _lose_a_sibling(world: World, choices: Enumerated) -> None:
 
 def _doubt_slowly(world: World, choices: Enumerated) -> None:
     """Write ids in doubt for so long that a lease ends before a task of the batch pulls."""
-    query = _query(PROCESSING_TIME, True, 2 * _PULL_SECONDS)
-    options = replace(query.options, max_messages_per_trigger=1000)
-    query = replace(query, options=options, budget=product.Budget(1000, 10**6), buffered=choices.pick((4, 6)))
+    query = _query(PROCESSING_TIME, True, 2 * _PULL_SECONDS, messages=1000)
+    query = replace(query, buffered=choices.pick((4, 6)))
     world.service.quota_until = world.hub.now + _NO_QUOTA_SECONDS
     world.publish(1)
     application = world.start(query)
@@ -430,9 +426,8 @@ def _doubt_slowly(world: World, choices: Enumerated) -> None:
 
 def _read_without_acks(world: World, choices: Enumerated) -> None:
     """Read messages while Pub/Sub answers no acks for a quarter of an hour."""
-    options = replace(_query(PROCESSING_TIME, True).options, max_messages_per_trigger=1000)
-    query = replace(_query(PROCESSING_TIME, choices.pick((True, False))), options=options, buffered=1000)
-    query = replace(query, budget=product.Budget(1000, 10**6), interval=choices.pick((0.0, 10.0)))
+    query = _query(PROCESSING_TIME, choices.pick((True, False)), messages=1000)
+    query = replace(query, buffered=1000, interval=choices.pick((0.0, 10.0)))
     world.service.quota_until = world.hub.now + 900.0
     application = world.start(query)
     for _ in range(9):
@@ -521,12 +516,10 @@ def _change_the_schema(world: World, choices: Enumerated) -> None:
 
 def _read_a_backlog(world: World, choices: Enumerated) -> None:
     """Read a backlog while the rest of the driver's buffer is too small for a response, with no fault."""
-    query = _query(*choices.pick(_TRIGGERS[:2]))
-    options = replace(query.options, max_messages_per_trigger=1000)
+    query = _query(*choices.pick(_TRIGGERS[:2]), messages=1000)
     buffered = BUFFERED_RESPONSES * (world.service.response or 1)
     world.publish(_BACKLOG)
-    query = replace(query, options=options, budget=product.Budget(1000, 10**6), buffered=buffered)
-    world.run_quietly(world.start(query))
+    world.run_quietly(world.start(replace(query, buffered=buffered)))
     checkers.check_batches(world.record, _BACKLOG, len(world.record.commits))
     _check(world)
 

@@ -214,9 +214,9 @@ class AckWorker:
         """Delete the files of batches. Return whether the store has done so."""
         run, last = self._run, max(batches)
         try:
-            self._check_owner()  # the other run may be replaying these batches
+            self.check_owner()  # the other run may be replaying these batches
             write_in_doubt(run)
-            self._check_owner()  # its start may have listed ids in doubt before these
+            self.check_owner()  # its start may have listed ids in doubt before these
             run.staging.delete_acknowledged(batches, last)
         except Exception as error:
             _log.warning(
@@ -228,7 +228,8 @@ class AckWorker:
             return False
         return True
 
-    def _check_owner(self) -> None:
+    def check_owner(self) -> None:
+        """Raise StagingError if another run has taken over, and remember it for the next commit."""
         self.taken_over = fencing.taken_over(self._run.staging)
         if self.taken_over is not None:
             raise self.taken_over

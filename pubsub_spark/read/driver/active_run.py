@@ -141,9 +141,7 @@ class ActiveRun:
         if budget is None or batch in run.staged or batch <= run.ledger.last_commit:
             partitions = self._replayed(batch)
         else:
-            self.worker.taken_over = fencing.taken_over(run.staging)
-            if self.worker.taken_over is not None:
-                raise self.worker.taken_over
+            self.worker.check_owner()
             if run.now() - self._token_written >= self._times.token:
                 self._token_written = run.now()
                 run.staging.write_token()
@@ -204,8 +202,8 @@ class ActiveRun:
         idle = self.run.stream.idle_seconds  # first: messages that are nacked leave the stream after the flag is set
         if self.extender.is_returning:
             return 0.0
-        now = self.run.runtime.monotonic()
-        return min(idle, now - self.extender.returned_at, now - (self._pulled_at or -math.inf))
+        pulled_at = -math.inf if self._pulled_at is None else self._pulled_at
+        return min(idle, self.run.runtime.monotonic() - max(self.extender.returned_at, pulled_at))
 
     def _record_drained(self, idle_seconds: float) -> None:
         """Record that nothing is left to deliver if no message came for some time, though it could have.

@@ -53,8 +53,7 @@ def new_batch(
             f"Batch {batch} of `{options.subscription}` was staged in `{staging.location}` by another query meanwhile. "
             "Let one query at a time use the checkpoint."
         )
-    if failure := fencing.taken_over(staging):  # the other run may have listed the batch before part 0 was in it
-        raise failure
+    fencing.check_owner(staging)  # another run may have listed the batch before part 0 was in it
     now = run.now()
     with run.changed:
         in_doubt = list(ledger.in_doubt.runs) if pulls else []
@@ -104,7 +103,8 @@ def replayed_batch(run: Run, batch: int) -> Sequence[Partition]:
     _log.warning("batch %d of `%s` is replayed from %d staged parts", batch, run.subscription, len(parts))
     reader = parts[0][1].reader if 0 in parts else None
     ids = {number: footer.id for number, (_, footer) in parts.items() if footer.id}
-    return [replace(each, ids=ids) for each in replay_partitions(staging, batch, sorted(parts), reader)]
+    partitions = replay_partitions(staging, batch, sorted(parts), reader)
+    return [replace(each, ids={part: ids[part] for part in each.parts if part in ids}) for each in partitions]
 
 
 def readable_parts(staging: Staging, batch: int) -> dict[int, tuple[int, Footer]]:
@@ -142,14 +142,18 @@ def readable_parts(staging: Staging, batch: int) -> dict[int, tuple[int, Footer]
                 staging.subscription,
                 error,
             )
+    return _with_siblings(staging, batch, parts)
+
+
+def _with_siblings(staging: Staging, batch: int, parts: dict[int, tuple[int, Footer]]) -> dict[int, tuple[int, Footer]]:
+    """Return the parts without those that have receipts of rows of parts that are not among them."""
     while True:
         ids = {(number, footer.id) for number, (_, footer) in parts.items()}
         needed = {number: {tuple(each) for each in footer.siblings} for number, (_, footer) in parts.items()}
         alone = [number for number, siblings in needed.items() if not siblings <= ids]
         if not alone:
             return parts
-        for number in alone:  # others may need this one
-            del parts[number]
+        parts = {number: part for number, part in parts.items() if number not in alone}  # others may need these
         _log.warning(
             "parts %s of batch %d of `%s` are left out, because they have redeliveries of rows that are lost. Their "
             "messages will be delivered again",

@@ -86,8 +86,7 @@ class Start:
             leased_until = staging.begin_run(runtime.wall(), DOUBT_SECONDS)
             in_doubt, schemas = staging.files(f"{IN_DOUBT}/"), staging.files(f"{SCHEMAS}/")
             batches = staging.batches()
-            if taken_over := fencing.taken_over(staging):  # else nothing that is listed is a later run's
-                raise taken_over
+            fencing.check_owner(staging)  # so nothing that is listed is a later run's
             ids = read_in_doubt(staging, in_doubt, start.batch, topic, runtime.wall(), runtime.boottime())
             ledger = self._ledger(staging, batches, start.batch, last_deleted, ids)
             settings = StreamSettings(

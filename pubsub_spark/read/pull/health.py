@@ -63,11 +63,8 @@ class StreamHealth:
         self.failing_since = None
         self.credential_failures = 0
 
-    def failed(self, now: float, error: str, is_credential_failure: bool | None = False) -> None:
-        """Record that the stream has ended, or that a probe was not answered.
-
-        is_credential_failure: None for a probe that was refused, which is not counted: the stream's own refusals are.
-        """
+    def failed(self, now: float, error: str, is_credential_failure: bool = False, is_probe: bool = False) -> None:
+        """Record that the stream has ended, or that a probe was not answered. Refusals of probes are not counted."""
         self._has_connected = self.was_connected(now)
         before = 0 if self._is_steady(now) else self.credential_failures
         self._end_outage_if_steady(now)
@@ -75,7 +72,7 @@ class StreamHealth:
         if self.failing_since is None:
             self.failing_since = now
         self.last_error = error
-        self.credential_failures = 0 if is_credential_failure is False else before + bool(is_credential_failure)
+        self.credential_failures = before + (not is_probe) if is_credential_failure else 0
 
     def rested(self) -> None:
         """Record that no stream is wanted now, because there is no room for its messages. That is no outage."""

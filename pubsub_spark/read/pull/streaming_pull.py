@@ -223,7 +223,7 @@ class Stream:
         if error is not None:
             if not self._closing.is_set():
                 is_refused = is_credential_failure(error.code(), error.details() or "")
-                self.health.failed(began, _in_words(error), None if is_refused else False)
+                self.health.failed(began, _in_words(error), is_refused, is_probe=True)
             return False
         if call is None or call is not self._call:  # the answer says nothing about the next stream
             return False

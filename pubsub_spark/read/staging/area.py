@@ -27,7 +27,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -162,7 +162,7 @@ class Staging:
 
     def record_yielded(self, batch: int, part: int, footer: Footer) -> bool:
         """Record that a part is yielded to Spark. Return False if another one was yielded in its place."""
-        return self.create(given_path(batch, part), [json.dumps(asdict(footer)).encode()])
+        return self.create(given_path(batch, part), [footer.serialized()])
 
     def yielded(self, batch: int, part: int) -> Footer | None:
         """Return the footer of the part that was yielded to Spark, or None: 0.1.0 writes an empty file."""

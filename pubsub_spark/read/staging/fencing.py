@@ -35,6 +35,12 @@ def claim(staging: Staging, now: float) -> Staging:
     return replace(staging, epoch=epoch)
 
 
+def check_owner(staging: Staging) -> None:
+    """Raise StagingError if another run has become the owner since this one."""
+    if failure := taken_over(staging):
+        raise failure
+
+
 def taken_over(staging: Staging) -> StagingError | None:
     """Return the error to raise if another run has become the owner since this one. Costs one listing."""
     latest = max(staging.epochs(), default=0)

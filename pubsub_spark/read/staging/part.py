@@ -63,6 +63,10 @@ class Footer:
         """Return the footer with these fields. Raises TypeError if one is missing."""
         return cls(**{name: fields[name] for name in fields if name in cls.__dataclass_fields__})
 
+    def serialized(self) -> Buffer:
+        """Return it as JSON, the same for equal footers."""
+        return json.dumps(asdict(self)).encode()
+
     @property
     def acks(self) -> int:
         """The number of acks that the part waits for: of rows and of dropped redeliveries."""
@@ -150,7 +154,7 @@ class PartBuilder:
             receipts_lengths=[section.sink.length for section in self._receipts],
             **more,
         )
-        text = json.dumps(asdict(footer)).encode()
+        text = footer.serialized()
         return [*buffers, text, _TAIL.pack(len(text), _MAGIC)]
 
     def _section(self, schema: pa.Schema) -> _Section:

@@ -141,19 +141,20 @@ class PartitionPull:
         of_others: Sequence[IdSet] = (),
     ) -> Received:
         """Return the rows that are in none of the sets, and the receipts to stage. Acknowledge the committed ones."""
-        if not committed and not of_batch and not of_others:
+        staged = [*of_batch, *of_others]
+        if not committed and not staged:
             return received
         messages, receipts = received
         row_ids, ids = digests(messages.column("message_id")), digests(receipts.column("message_id"))
-        is_row = ~is_in(row_ids, [*committed, *of_batch, *of_others])
+        is_row = ~is_in(row_ids, [*committed, *staged])
         is_left = is_in(ids, of_others)
         is_committed = is_in(ids, committed)
         if is_committed.any():
             is_committed &= self._acknowledge(receipts.filter(pa.array(is_committed)), receipts)
         if is_row.all() and not is_committed.any() and not is_left.any():
             return received
-        if has_text(messages.column("ordering_key")):
-            self._splits_keys |= bool(is_in(row_ids, [*of_batch, *of_others]).any())
+        if staged and has_text(messages.column("ordering_key")):
+            self._splits_keys |= bool(is_in(row_ids, staged).any())
         self._has_siblings |= bool(is_in(ids, of_batch).any())
         self._redelivered += int(np.count_nonzero(is_committed))
         return Received(messages.filter(pa.array(is_row)), receipts.filter(pa.array(~(is_committed | is_left))))

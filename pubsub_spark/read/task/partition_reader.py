@@ -153,8 +153,7 @@ def _pulled(
 def _record_yielded(partition: PullPartition, options: ReadOptions, content: Buffer) -> None:
     """Record that a staged part is the one that is yielded. content: of the part, or its end with the footer."""
     staging, batch, part = partition.staging, partition.batch, partition.part
-    if failure := fencing.taken_over(staging):  # the other run may have listed the batch before the part was in it
-        raise failure
+    fencing.check_owner(staging)  # another run may have listed the batch before the part was in it
     if not staging.record_yielded(batch, part, staged_part.footer(content, f"{staging.root}/{part_path(batch, part)}")):
         raise _gone(batch, options, staging)
 

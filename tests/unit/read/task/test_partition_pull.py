@@ -187,6 +187,7 @@ def test_part_that_was_staged_after_its_commit_has_no_rows(staging: Staging):
 def test_part_that_was_staged_again_after_its_deletion_has_no_rows(staging: Staging):
     """A late attempt stages other messages in the place of a part that was committed, acknowledged and deleted."""
     staging.create(part_path(BATCH - 1, 1), part(["late"], part_id="second"))
+    staging.delete_acknowledged([], BATCH - 1)
     service = Service(scripts=[[response(["late"])]])
 
     assert ["late"] == pulled(staging, service, deadline=LATE, committed=[1])[0]
