@@ -1,15 +1,17 @@
-"""The cases of docs/guarantee.md that allow a repeated row, each as a predicate on the record.
+"""The cases of docs/guarantee.md that allow a repeated row or a lost message, each as a predicate on the record.
 
-A repeat that no case names breaks invariant I5. A case may only look at the record: the actions of the service, the
-store and Spark. `sentence` is the line of guarantee.md.
+A repeat that no case names breaks invariant I5, a loss I1. A case may only look at the record: the actions of the
+service, the store and Spark. `sentence` is the begin of its line in guarantee.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tests.simulation.record import Record
+from tests.simulation import product
+from tests.simulation.record import Commit, Record, Staged
 
 KEPT_SECONDS = 7 * 86400.0  # that ids are in doubt
 
@@ -31,6 +33,15 @@ class Case:
     name: str
     sentence: str
     explains: Callable[[Record, Repeat], bool]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A case that allows an acked message that is no row. explains: is given the message id and who acknowledges it."""
+
+    name: str
+    sentence: str
+    explains: Callable[[Record, str, str], bool]
 
 
 def _delivered_by_itself(record: Record, repeat: Repeat) -> bool:
@@ -75,10 +86,44 @@ def _clocks_were_apart(record: Record, repeat: Repeat) -> bool:
     return is_ahead or (suspended and bool(record.notes["clocks apart"]))
 
 
+def _is_undone(record: Record, message_id: str, by: str) -> bool:
+    return record.is_undone(message_id, by)
+
+
+def _staged(record: Record, message_id: str) -> Iterator[tuple[Commit, Staged]]:
+    """Yield the parts of committed batches that have a message."""
+    for commit in record.commits:
+        for part in record.staged[commit.batch]:
+            if message_id in product.staged_ids(part.content):
+                yield commit, part
+
+
+def _was_not_read(record: Record, message_id: str, by: str) -> bool:
+    """The part must have been staged before a driver counted the parts of the committed batch."""
+    return any(
+        part.partition not in commit.rows and part.at <= record.counted.get(commit.batch, math.inf)
+        for commit, part in _staged(record, message_id)
+    )
+
+
+def _was_replayed_elsewhere(record: Record, message_id: str, by: str) -> bool:
+    elsewhere = [at for at, _ in record.notes["other staging"]]
+    return any(part.at <= at <= commit.at for commit, part in _staged(record, message_id) for at in elsewhere)
+
+
+def _was_staged_after_a_loss(record: Record, message_id: str, by: str) -> bool:
+    for (_, _, _, (stream, number), _), part in _staged(record, message_id):
+        removed = {path.partition(f"/{stream}/")[2] for at, path in record.notes["file removed"] if at <= part.at}
+        parts = {path.replace("part", "given") for path in removed if path.startswith(f"{number}/part-")}
+        if parts & removed or f"{number}/manifest" in removed or any(path.startswith("ack") for path in removed):
+            return True
+    return False
+
+
 CASES: tuple[Case, ...] = (
     Case(
         "delivered again by Pub/Sub",
-        "Pub/Sub itself delivers it twice although it was acknowledged, or its lease was not over",
+        "Pub/Sub delivers it twice although it was acknowledged, or before its lease was over",
         _delivered_by_itself,
     ),
     Case(
@@ -91,26 +136,58 @@ CASES: tuple[Case, ...] = (
         "a response was on its way for more than 5 s, and its leases ended before they could be extended",
         _was_late,
     ),
-    Case("seek", "the subscription is sought back", _sought),
-    Case("staging lost", "files of the staging area were removed, cut short, or are in another area", _staging_lost),
-    Case("checkpoint rolled back", "the checkpoint is older than what was read", _rolled_back),
+    Case("seek", "a seek moves the subscription back", _sought),
+    Case("staging lost", "files of the staging area were removed, truncated, or are in another area", _staging_lost),
+    Case("checkpoint rolled back", "the checkpoint is older than the rows read", _rolled_back),
     Case(
         "ack failed for long",
-        "an acknowledgement failed for longer than the ids of its messages are kept",
+        "an ack failed for longer than message ids are kept",
         _ack_failed_for_long,
     ),
     Case(
         "stored for long",
-        "a task stored its part for longer than its lease of a minute",
+        "a task's lease (a minute) expired before its part was staged",
         _stored_for_long,
     ),
     Case(
         "clocks apart",
-        "an executor's clock is more than 10 s behind the driver's, and leases of the batch before have expired, or a "
-        "restarted driver's clock is minutes ahead of the last one's",
+        "an executor's clock is more than 10 s behind the driver's, and a task begins when leases of the batch before "
+        "have expired",
         _clocks_were_apart,
     ),
 )
+
+
+LOSSES: tuple[Loss, ...] = (
+    Loss("rolled back", "the checkpoint is older than the acknowledged batches", _is_undone),
+    Loss(
+        "replayed elsewhere",
+        "a batch was replayed without its rows because of another `stagingLocation` and `failOnDataLoss=false`",
+        _was_replayed_elsewhere,
+    ),
+    Loss("not read", "your `foreachBatch` function does not read all partitions of its DataFrame", _was_not_read),
+    Loss(
+        "staged after a loss",
+        "something removes single files of a batch that is evaluated or replayed, and a task of a dead or suspended "
+        "attempt stages its messages after that",
+        _was_staged_after_a_loss,
+    ),
+)
+ENDED = {  # by the service, in `Message.ended`
+    "seek": "you ask for it",
+    "dead letter": "Pub/Sub drops it",
+    "recreated": "Pub/Sub drops it",
+}
+NOT_CHECKED = (  # what the sink, the publisher or a function does
+    "the sink is not idempotent and Spark repeats a batch",
+    "the publisher published it twice",
+    "your `foreachBatch` function returns before its writes finish",
+)
+
+
+def loss_of(record: Record, message_id: str, by: str) -> str:
+    """Return the name of the first case that explains why an acked message is no row, or "" if none does."""
+    return next((loss.name for loss in LOSSES if loss.explains(record, message_id, by)), "")
 
 
 def name_of(record: Record, repeat: Repeat) -> str | None:

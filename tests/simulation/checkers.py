@@ -1,7 +1,7 @@
 """The invariants. They read the record and the service's own state, and know nothing of the code that is checked.
 
 I1  no acked message that is not a row of a committed batch,            at each ack
-    or in a partition of one that `foreachBatch` did not read
+    but in the cases of `cases`
 I2  every evaluation of a batch has the same rows                       at each evaluation (`Record.evaluate`)
     and its commit has them                                             at each commit (`Record.commit`)
 I3  in the end everything is a committed row, and acked                 after the quiet runs
@@ -15,13 +15,12 @@ keys  messages of an ordering key are in order, in partition and batches   at th
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 
 from tests.simulation import product
-from tests.simulation.cases import Repeat, name_of
+from tests.simulation.cases import Repeat, loss_of, name_of
 from tests.simulation.record import Record, Staged, short
 from tests.simulation.store import SimStore
 
@@ -38,29 +37,13 @@ def watch_acks(record: Record) -> None:
         message = record.messages[message_id]
         if message_id in record.committed or message.ended:
             return
-        if record.is_undone(message_id, by):
-            message.ended = "rolled back"
-        elif _was_not_read(record, message_id):
-            message.ended = "not read"
-            record.tell("checker", "%s was in a partition that no action has read", short([message_id]))
+        message.ended = loss_of(record, message_id, by)
+        if message.ended:
+            record.tell("checker", "%s is lost: %s", short([message_id]), message.ended)
         else:
             record.violate("I1", f"{by} has acknowledged {short([message_id])}, which is no row of a committed batch")
 
     record.watchers.append(check)
-
-
-def _was_not_read(record: Record, message_id: str) -> bool:
-    """Return whether `foreachBatch` did not read the partition of a message.
-
-    Its part must have been staged before a driver counted the parts of the committed batch.
-    """
-    return any(
-        part.partition not in commit.rows
-        and part.at <= record.counted.get(commit.batch, math.inf)
-        and message_id in product.staged_ids(part.content)
-        for commit in record.commits
-        for part in record.staged[commit.batch]
-    )
 
 
 def undelivered(record: Record) -> list[str]:

@@ -10,9 +10,10 @@ message, whose ack was not accepted. A write of an ended run comes after those o
 driver's part of a killed run comes after later runs have committed its batch. A start is suspended while a later run
 commits a batch. The checkpoint is put back by a batch whose ids are in doubt. The lease of a buffered message is not
 extended. The messages of a key are delivered to two tasks of a batch. Files of a batch are removed: between two
-actions, while another attempt or a replay comes, or of a part whose messages two tasks were sent. A run is taken over
-at any point of a batch and of a deletion. The store takes long for ids in doubt. Pub/Sub answers no acks. The driver
-stands still. A schema revision is shown or deleted before a replay. And a service that cuts no response has a backlog.
+actions, while another attempt or a replay comes, or of a part whose messages two tasks were sent. A batch is replayed
+in another area. A run is taken over at any point of a batch and of a deletion. The store takes long for ids in doubt.
+Pub/Sub answers no acks. The driver stands still. A schema revision is shown or deleted before a replay. And a service
+that cuts no response has a backlog.
 """
 
 from __future__ import annotations
@@ -54,18 +55,18 @@ _BACKLOG = 30  # messages
 
 
 def run() -> runner.Summary:
-    """Run all of them, up to the first that breaks an invariant."""
+    """Run all of them, up to the first that breaks an invariant: the first of each family, the second of each, ..."""
     summary = runner.Summary()
-    for operate, setup in _FAMILIES:
-        choices = Enumerated()
-        more = True
-        while more and not summary.failures:
+    left = [(operate, setup, Enumerated()) for operate, setup in _FAMILIES]
+    while left:
+        for operate, setup, choices in left:
             outcome = _run_one(operate, setup, choices)
             summary.add(outcome)
             if outcome.violation is not None:
-                lines = [f"decisions {choices.decisions} break {outcome.violation}", *outcome.record.lines()]
-                summary.failures.append("\n".join(lines))
-            more = choices.advance()
+                broken = f"decisions {choices.decisions} of {operate.__name__} break {outcome.violation}"
+                summary.failures.append("\n".join([broken, *outcome.record.lines()]))
+                return summary
+        left = [family for family in left if family[2].advance()]
     return summary
 
 
@@ -343,7 +344,7 @@ def _lose_files(world: World, choices: Enumerated) -> None:
     for _ in range(4):
         world.publish(1)
     world.wait(_LATE_SECONDS[0] - 1.0)
-    _remove(world, choices)
+    _remove(world, choices, with_pairs=True)
     if choices.chance(0.5):
         application.driver.kill()
     world.wait(_SINK_SECONDS)
@@ -492,6 +493,24 @@ def _lose_a_file(world: World, choices: Enumerated) -> None:
     _read_on(world, query)
 
 
+def _use_another_area(world: World, choices: Enumerated) -> None:
+    """Replay a batch in another area, without its rows, and return to the first."""
+    query = replace(_query(*choices.pick(_TRIGGERS)), sink_seconds=_SINK_SECONDS)
+    world.publish(1)
+    application = world.start(query)
+    world.wait(_PULL_SECONDS)
+    application.kill()
+    world.store = world.stores[1]
+    world.record.note("other staging")
+    options = replace(query.options, fail_on_data_loss=False)
+    application = world.start(replace(query, options=options, fails_on_data_loss=False))
+    application.driver.on_operation = _once(choices, application.driver.kill)
+    world.wait(2 * _SINK_SECONDS)
+    _stop(world, application)
+    world.store = world.stores[0]
+    _read_on(world, query)
+
+
 def _change_the_schema(world: World, choices: Enumerated) -> None:
     """Kill a run at any point. Before the replay, the revision that a message names is shown or deleted."""
     world.service.schema = schema = Schema()
@@ -534,10 +553,11 @@ def _read_after_silences(world: World, query: Query) -> None:
     _check(world)
 
 
-def _remove(world: World, choices: Enumerated) -> None:
-    """Remove one of the files of batches, or all, as a cleaner does."""
+def _remove(world: World, choices: Enumerated, with_pairs: bool = False) -> None:
+    """Remove one of the files of batches, or all, as a cleaner does. with_pairs: or a part and its `given` file."""
     paths = sorted(path for path in world.store.files if path.split("/")[-2].isdigit())
-    for path in choices.pick([paths, *([path] for path in paths)]):
+    pairs = [[path, given] for path in paths if (given := path.replace("/part-", "/given-")) != path and given in paths]
+    for path in choices.pick([paths, *([path] for path in paths), *(pairs if with_pairs else ())]):
         world.store.remove(path)
 
 
@@ -611,6 +631,7 @@ _FAMILIES = (
     (_stand_still, Setup(Settings(ack_deadline=10, dead_letter_topic=DEAD_LETTERS, dead_letter_attempts=5))),
     (_lose_files_of_a_replay, Setup(Settings(ack_deadline=10))),
     (_lose_a_file, Setup(Settings(ack_deadline=10))),
+    (_use_another_area, Setup(Settings(ack_deadline=10))),
     (_change_the_schema, Setup(Settings(ack_deadline=10))),
     (_read_a_backlog, Setup(Settings(ack_deadline=10), response=2)),
 )

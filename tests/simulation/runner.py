@@ -25,6 +25,7 @@ class Summary:
     messages: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
     repeats: Counter[str] = field(default_factory=Counter)
+    losses: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
@@ -34,6 +35,7 @@ class Summary:
         self.messages += outcome.messages
         self.kinds.update(outcome.rates)
         self.repeats += outcome.repeats
+        self.losses.update(message.ended for message in outcome.record.messages.values() if message.ended)
 
     def __iadd__(self, other: Summary) -> Summary:
         self.histories += other.histories
@@ -41,15 +43,19 @@ class Summary:
         self.messages += other.messages
         self.kinds += other.kinds
         self.repeats += other.repeats
+        self.losses += other.losses
         self.failures += other.failures
         return self
 
     def __str__(self) -> str:
         each = max(1, self.histories)
-        repeats = ", ".join(f"{name}: {count}" for name, count in self.repeats.most_common()) or "none"
+        repeats, losses = (
+            ", ".join(f"{name}: {count}" for name, count in counts.most_common()) or "none"
+            for counts in (self.repeats, self.losses)
+        )
         return (
             f"{self.histories:,} histories, {self.steps // each:,} steps and {self.messages / each:.1f} messages each\n"
-            f"repeated rows: {repeats}"
+            f"repeated rows: {repeats}\nmessages that need not be rows: {losses}"
         )
 
 

@@ -1,0 +1,30 @@
+"""The lines of docs/guarantee.md are the cases of the simulator."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.simulation import cases
+
+_GUARANTEE = Path(__file__).parents[2] / "docs" / "guarantee.md"
+_KNOWN = (*(case.sentence for case in (*cases.CASES, *cases.LOSSES)), *cases.ENDED.values(), *cases.NOT_CHECKED)
+
+
+def _lines() -> list[str]:
+    """Return the items of the lists of guarantee.md, each as one line."""
+    return [" ".join(item.split()) for item in re.findall(r"^- (.*(?:\n  .*)*)", _GUARANTEE.read_text(), re.MULTILINE)]
+
+
+@pytest.mark.parametrize("line", _lines())
+def test_each_line_is_a_case(line):
+    """Each line that says when a message is repeated or lost is a case, or names what the simulator does not have."""
+    assert any(line.startswith(sentence) for sentence in _KNOWN)
+
+
+@pytest.mark.parametrize("sentence", _KNOWN)
+def test_each_case_is_a_line(sentence):
+    """Each case that allows a repeat or a loss is a line of guarantee.md."""
+    assert any(line.startswith(sentence) for line in _lines())
