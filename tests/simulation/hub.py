@@ -74,6 +74,7 @@ class Thread:
     __slots__ = (
         "_ends",
         "_hub",
+        "_target",
         "done",
         "failure",
         "greenlet",
@@ -86,17 +87,18 @@ class Thread:
     )
 
     def __init__(self, hub: Hub, process: Process, target: Callable[[], object], name: str) -> None:
-        self._hub, self.process, self.name = hub, process, name
-        self.greenlet = greenlet(lambda: self._run(target), hub.greenlet)
+        self._hub, self.process, self.name, self._target = hub, process, name, target
+        self.greenlet = hub.idle.pop() if hub.idle else greenlet(hub.work, hub.greenlet)
         self.done = self.waiting = self.woken = False
         self.failure: BaseException | None = None
         self.until = math.inf
         self.ticket = 0
         self._ends: list[Thread] = []
 
-    def _run(self, target: Callable[[], object]) -> None:
+    def run(self) -> None:
+        """Run to the end, in the thread's greenlet."""
         try:
-            target()
+            self._target()
         except GreenletExit:
             pass
         except Exception as error:
@@ -198,6 +200,7 @@ class Hub:
         self.is_stopped = False  # whether no step follows
         self.is_over = False
         self.greenlet = getcurrent()
+        self.idle: list[greenlet] = []  # of threads that have ended: to make one costs more than many switches
         self.ready: list[Thread] = []
         self.processes: list[Process] = []
         self._current: Thread | None = None
@@ -289,6 +292,13 @@ class Hub:
             thread.greenlet.switch()
             self._current = None
 
+    def work(self) -> None:
+        """Run one thread after another, in a greenlet of their own."""
+        while True:
+            self.running().run()
+            self.idle.append(getcurrent())
+            self.greenlet.switch()
+
     def _next(self) -> Thread | None:
         """Let events happen until a thread can run. Return it, or None if the history is stopped.
 
@@ -334,5 +344,7 @@ class Hub:
                 self._current = thread
                 while not thread.greenlet.dead:
                     thread.greenlet.throw(ProcessGone)
+        for each in self.idle:
+            each.throw(ProcessGone)
         self._events.clear()
         self.ready.clear()

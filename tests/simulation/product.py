@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +28,8 @@ def begin() -> None:
     """Clear the caches of this process, left from the last history."""
     partition_pull.excluded_ids.clear()
     partition_reader.check_token_once.cache_clear()
+    for each in (staged_ids, _digest, _digests_in_doubt):
+        each.cache_clear()
 
 
 def driver(
@@ -66,11 +68,12 @@ def driver_ids(content: bytes) -> list[str]:
     return [message_id for rows in part.messages(content) for message_id in rows.column("message_id").to_pylist()]
 
 
-def staged_ids(content: bytes) -> set[str]:
+@lru_cache(None)
+def staged_ids(content: bytes) -> frozenset[str]:
     """Return the ids of the messages that are acknowledged with a staged part."""
-    return {
+    return frozenset(
         message_id for receipts in part.receipts([content]) for message_id in receipts.column("message_id").to_pylist()
-    }
+    )
 
 
 def known_ids(path: str, content: bytes, message_ids: Sequence[str]) -> set[str]:
@@ -80,11 +83,21 @@ def known_ids(path: str, content: bytes, message_ids: Sequence[str]) -> set[str]
     folder, _, name = path.rpartition("/")
     try:
         if name.startswith("part-"):
-            return staged_ids(content).intersection(message_ids)
+            return set(staged_ids(content).intersection(message_ids))
         if folder.endswith("/in-doubt"):
-            in_doubt = ids.IdSet(ids.deserialized(content)[0])
-            found = ids.is_in(ids.digests(pa.array(message_ids, pa.string())), [in_doubt])
-            return {message_id for message_id, is_known in zip(message_ids, found, strict=True) if is_known}
+            in_doubt = _digests_in_doubt(content)
+            return {message_id for message_id in message_ids if _digest(message_id) in in_doubt}
     except DamagedFile:  # by a power loss
         pass
     return set()
+
+
+@lru_cache(None)
+def _digests_in_doubt(content: bytes) -> frozenset[bytes]:
+    """Return the digests of a file of ids in doubt."""
+    return frozenset(digest.tobytes() for digest in ids.deserialized(content)[0].T)
+
+
+@lru_cache(None)
+def _digest(message_id: str) -> bytes:
+    return ids.digests(pa.array([message_id], pa.string())).T.tobytes()

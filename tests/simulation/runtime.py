@@ -25,22 +25,22 @@ class _Waiters:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._threads: deque[Thread] = deque()
+        self.threads: deque[Thread] = deque()
 
     def wait(self, until: float) -> bool:
         """Wait to be woken. Returns False if it is `until` first."""
         thread = self._hub.running()
-        self._threads.append(thread)
+        self.threads.append(thread)
         if self._hub.wait(until):
             return True
-        if thread in self._threads:
-            self._threads.remove(thread)
+        if thread in self.threads:
+            self.threads.remove(thread)
         return False
 
     def wake(self, count: float = math.inf) -> None:
         """Wake `count` of them."""
-        while self._threads and count > 0:
-            self._hub.wake(self._threads.popleft())
+        while self.threads and count > 0:
+            self._hub.wake(self.threads.popleft())
             count -= 1
 
 
@@ -71,10 +71,12 @@ class SimLock:
         self._owner, self.depth = thread, 1
         return True
 
-    def release(self) -> None:
+    def release(self, *_: object) -> None:
         self.free()
-        if not self.depth:
+        if self._hub.preempted and not self.depth:
             self._hub.preempt()
+
+    __enter__, __exit__ = acquire, release
 
     def free(self) -> None:
         """Release the lock, and continue."""
@@ -84,17 +86,11 @@ class SimLock:
         self.depth -= 1
         if not self.depth:
             self._owner = None
-            self._waiters.wake(1)
+            if self._waiters.threads:
+                self._waiters.wake(1)
 
     def locked(self) -> bool:
         return self.depth > 0
-
-    def __enter__(self) -> Self:
-        self.acquire()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 class SimCondition:

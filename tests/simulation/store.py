@@ -154,7 +154,7 @@ class SimStore:
         def take_effect() -> None:
             self._writing.pop(number, None)
             answer.append(None if refused else effect())
-            if not refused and (part := _PART.fullmatch(path)):
+            if verb in ("lists", "creates") and not refused and (part := _PART.fullmatch(path)):
                 batch, by = (part[1], int(part[2])), thread.process.name
                 if verb == "lists":
                     self._record.look(batch, by)

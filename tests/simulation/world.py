@@ -71,12 +71,18 @@ class World:
             operate()
             hub.is_stopped = True
 
+        def next_uuid() -> uuid.UUID:
+            return uuid.UUID(int=ids.getrandbits(128))
+
+        def process_id() -> int:  # no `return_value`: to make a mock takes as long as a hundred steps
+            return 1
+
         product.begin()
         ids = random.Random(seed)
         random.seed(seed)  # of the pauses between retries
         with (
-            mock.patch("uuid.uuid4", side_effect=lambda: uuid.UUID(int=ids.getrandbits(128))),
-            mock.patch("os.getpid", return_value=1),
+            mock.patch("uuid.uuid4", next_uuid),
+            mock.patch("os.getpid", process_id),
         ):
             self._operator.start(run_operator, "operator")
             try:
