@@ -22,7 +22,7 @@ from tests.engine import Engine
 from tests.production import stores
 from tests.production.stores import ObjectStore
 from tests.rpc.token_server import serving
-from tests.unit.read.staging.object_store import LOST, Faults
+from tests.unit.read.staging.object_store import LOST, RESET, UNTAKEN, Faults
 from tests.unit.read.staging.test_store import service_account
 
 pytestmark = pytest.mark.filterwarnings("ignore:The load_credentials:DeprecationWarning")
@@ -30,6 +30,7 @@ FAULTS: dict[str, Callable[[Faults], None]] = {
     "503": lambda faults: vars(faults).update(fault_each=7, status=503),
     "429": lambda faults: vars(faults).update(fault_each=7, status=429),
     "lost answers": lambda faults: vars(faults).update(fault_each=7, status=LOST),
+    "resets": lambda faults: vars(faults).update(fault_each=7, status=RESET),
     "delay": lambda faults: vars(faults).update(delay=0.1),
 }
 
@@ -70,7 +71,7 @@ CALLS: dict[str, tuple[Callable[[Store], Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("status", [503, 429, LOST])
+@pytest.mark.parametrize("status", [503, 429, LOST, RESET, UNTAKEN])
 @pytest.mark.parametrize("call", CALLS)
 def test_request_without_an_answer_is_repeated(store: ObjectStore, call: str, status: int):
     """Whether it took effect or not, the result is that of one request."""
@@ -83,6 +84,16 @@ def test_request_without_an_answer_is_repeated(store: ObjectStore, call: str, st
     assert [] == store.faults.statuses
     after = {"create": {"old": 4, "new": 4}, "put": {"old": 4, "put": 1}, "delete": {}}
     assert after.get(call, {"old": 4}) == opened.list("a/")
+
+
+def test_conflict_with_nothing_stored_is_tried_again(store: ObjectStore):
+    """S3 answers 409 to a write while another one is not over, or a deletion."""
+    opened = open_store(store.url)
+    store.faults.statuses.append(409)
+
+    assert opened.create("a/new", [b"mine"])
+    assert [] == store.faults.statuses
+    assert {"new": 4} == opened.list("a/")
 
 
 def test_one_of_several_writers_wins(store: ObjectStore):
@@ -98,7 +109,11 @@ def test_one_of_several_writers_wins(store: ObjectStore):
 
 
 @pytest.mark.parametrize(
-    "fault", ["lost answers", *(pytest.param(name, marks=pytest.mark.production) for name in ("503", "429", "delay"))]
+    "fault",
+    [
+        "lost answers",
+        *(pytest.param(name, marks=pytest.mark.production) for name in ("503", "429", "resets", "delay")),
+    ],
 )
 def test_query_loses_and_repeats_nothing(store: ObjectStore, emulator: Emulator, names: Names, fault: str):
     """A query that is killed and started again, while one request in seven has the fault, or each is slow."""

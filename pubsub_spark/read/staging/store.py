@@ -64,9 +64,9 @@ _OTHER_NAMES = {"gcs": "gs", "s3n": "s3", "wasb": "abfss", "wasbs": "abfss"}  # 
 # With one of these, obstore's own look for credentials is asked: a key for this bucket alone, or none for an emulator.
 _OBSTORE_VARIABLES = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SKIP_SIGNATURE")
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
-# For which obstore repeats a request with the signature and token of its first attempt, which expire. An error that
-# comes earlier was not retryable.
+# For which obstore repeats a request with the signature and token of its first attempt, which expire.
 REQUEST_SECONDS = 10.0
+_TRIES = 3  # of a request that obstore has not repeated: it was refused, or is no GET and its connection broke
 _METADATA_SECONDS = 20.0  # the wait for a metadata server, as Pub/Sub's default of `connectTimeout`
 _OUTAGE_SECONDS = 300.0  # the wait through an outage without `failAfter`
 _TEMPORARY = ".unfinished-"  # in the name of a local file until it is durable
@@ -224,7 +224,20 @@ class Store:
         if self.is_local:
             self._ask(lambda: self._write_durably(path, buffers, is_new), _EXISTS)
         else:
-            self._ask(lambda: obstore.put(self._store, path, buffers, mode=mode, use_multipart=False), _EXISTS)
+            self._ask(lambda: self._put(path, buffers, mode), _EXISTS)
+
+    def _put(self, path: str, buffers: Sequence[Buffer], mode: Any) -> None:
+        """Write an object. S3 also answers a conflict, 409, while another request changes an object that is not there:
+        https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-error-response.html
+        """
+        try:
+            obstore.put(self._store, path, buffers, mode=mode, use_multipart=False)
+        except _EXISTS as error:
+            try:
+                obstore.head(self._store, path)
+            except _MISSING:
+                raise GenericError(_reason(error)) from None
+            raise
 
     def _write_durably(self, path: str, buffers: Sequence[Buffer], is_new: bool) -> None:
         """Write a local file. Its content is durable before it has its name, and its name when this returns."""
@@ -248,7 +261,7 @@ class Store:
         Raises StagingError if the store refuses the call, unless by one of the errors `passed`, or at the end of
         `fail_after`.
         """
-        began, is_out, pauses = time.monotonic(), False, delays(first=1.0)
+        began, is_out, pauses, early = time.monotonic(), False, delays(first=1.0), 0
         while True:
             asked = time.monotonic()
             try:
@@ -258,8 +271,14 @@ class Store:
                     self._log_end(is_out, began)
                     raise
                 now = time.monotonic()
-                if not isinstance(error, _OUTAGE) or self.is_local or now - asked < self._request_seconds:
+                if not isinstance(error, _OUTAGE) or self.is_local:
                     raise self._refused(error) from None
+                if now - asked < self._request_seconds:
+                    early += 1
+                    if early == _TRIES or not isinstance(error, GenericError):
+                        raise self._refused(error) from None
+                    time.sleep(next(pauses))
+                    continue
                 if now - began >= self.fail_after:
                     raise StagingError(
                         f"The staging area `{self.location}` did not answer for {now - began:.0f} s: {_reason(error)}. "

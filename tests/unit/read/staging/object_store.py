@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +17,8 @@ from urllib.parse import urlsplit
 
 TOKEN = "a-token-of-google"
 LOST: int = 0  # a status: the server takes the request, and its answer is lost with the connection
+RESET: int = -1  # the same, and the connection is reset. obstore repeats only GET then
+UNTAKEN: int = -2  # the connection is reset before the server takes the request
 
 
 class Request(NamedTuple):
@@ -65,6 +69,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
+    def reset(self) -> None:
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+        self.close_connection = True
+
     def log_message(self, *_: Any) -> None:
         """Keep quiet."""
 
@@ -98,7 +107,10 @@ def with_faults(
             faults.authorizations.add(self.headers["Authorization"])
             time.sleep(faults.delay)
             fault = faults.next(f"{self.command} {self.path.partition('?')[0]}")
-            if fault:
+            if fault == UNTAKEN:
+                self.reset()
+                return
+            if fault and fault > 0:
                 self.answer(fault)
                 return
             request = translate(
@@ -114,6 +126,9 @@ def with_faults(
                 server.close()
             if fault == LOST:
                 self.close_connection = True
+                return
+            if fault == RESET:
+                self.reset()
                 return
             headers = {"etag": '"0"'} | {name.lower(): value for name, value in answer.getheaders()}
             for name in ("connection", "keep-alive", "transfer-encoding"):
