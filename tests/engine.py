@@ -181,6 +181,7 @@ class Engine:
     def start(self) -> None:
         """Start a new process on the old checkpoint."""
         assert self.session is None
+        self.is_stopping = False
         store, runtime = open_store(self.location), EngineRuntime(self)
         start = Start(self.options, self.backend, store, runtime, self.reader, self.times)
         self.session = QueryDriver(

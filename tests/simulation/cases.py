@@ -37,7 +37,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Loss:
-    """A case that allows an acked message that is no row. explains: is given the message id and who acknowledges it."""
+    """A case that allows an acked message that is no row. explains: by the message id and who acknowledges it."""
 
     name: str
     sentence: str
@@ -178,7 +178,7 @@ ENDED = {  # by the service, in `Message.ended`
     "dead letter": "Pub/Sub drops it",
     "recreated": "Pub/Sub drops it",
 }
-NOT_CHECKED = (  # what the sink, the publisher or a function does
+NOT_CHECKED = (  # done by the sink, the publisher or a function
     "the sink is not idempotent and Spark repeats a batch",
     "the publisher published it twice",
     "your `foreachBatch` function returns before its writes finish",

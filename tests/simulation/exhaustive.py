@@ -51,6 +51,8 @@ _SLOW_SINK_SECONDS = 58.0  # a few less than a lease
 _APART_SECONDS = (0.1, 5.0)  # two messages: their leases are extended at once, or one after the other
 _EXTENDED_SECONDS = 6.0  # until the lease of the first message is extended, and the other one is not due
 _TAKEN_OVER_SECONDS = 8.0  # of a run, while the second one replays its batch
+_OF_A_START = tuple(range(1, 18))  # operations
+_BEFORE_DELETION_SECONDS = 20.0  # after which ids in doubt are not so any more
 _BACKLOG = 30  # messages
 
 
@@ -331,6 +333,35 @@ def _take_over_a_deletion(world: World, choices: Enumerated) -> None:
     else:
         world.run_quietly(world.applications[1])
         _check(world)
+
+
+def _take_over_ids(world: World, choices: Enumerated) -> None:
+    """Start a second run at any point at which the first deletes files of ids in doubt. It and its tasks read them."""
+    query = _query(PROCESSING_TIME, True)
+    world.service.quota_until = world.hub.now + _LATE_ACKS_SECONDS
+    world.publish(1)
+    first = world.start(replace(query, buffered=1000))
+    world.wait(_PULL_SECONDS)
+    world.publish(1)
+    world.wait(_LATE_ACKS_SECONDS - _PULL_SECONDS + 3.0)
+    world.publish(1)
+
+    def take_over() -> None:
+        second = world.start(query)
+        second.driver.at[choices.pick(_OF_A_START)] = lambda: second.suspend(second.driver, 2 * _PULL_SECONDS)
+        first.suspend(first.driver, _PULL_SECONDS / 2)
+
+    world.wait(_BEFORE_DELETION_SECONDS)
+    first.driver.on_operation = _once(choices, take_over)
+    world.wait(_IN_A_PULL_SECONDS[1])
+    first.driver.on_operation = None
+    world.wait(_SINK_SECONDS)
+    _stop(world, first)
+    world.publish(4)
+    world.wait(_LATE_SECONDS[0])
+    _stop(world, world.applications[-1])
+    world.run_quietly(world.start(query))
+    _check(world)
 
 
 def _lose_files(world: World, choices: Enumerated) -> None:
@@ -623,6 +654,7 @@ _FAMILIES = (
     (_deliver_a_key_twice, Setup(Settings(ack_deadline=10, ordering=True))),
     (_take_over, Setup(Settings(ack_deadline=10))),
     (_take_over_a_deletion, Setup(Settings(ack_deadline=10, min_backoff=600, max_backoff=600))),
+    (_take_over_ids, Setup(Settings(ack_deadline=10))),
     (_lose_files, Setup(Settings(ack_deadline=10))),
     (_lose_files_after_the_sink, Setup(Settings(ack_deadline=10))),
     (_lose_a_sibling, Setup(Settings(ack_deadline=10))),

@@ -115,6 +115,7 @@ class Application:
         self.checkpoint, self.sink = world.checkpoint, world.sink
         self._backend, self._store, self._faults = world.backend, world.store, world.faults
         self._record, self._machines = world.record, world.machines
+        self._is_last = lambda: world.applications[-1] is self
         machine = world.chooser.pick(self._machines) if len(self._machines) > 1 else self._machines[0]
         if any(machine.skew > earlier.driver.machine.skew for earlier in world.applications):
             self._record.note("clock ahead")
@@ -181,6 +182,7 @@ class Application:
         except PubSubError as error:
             self.error = error
             self._record.tell(self.name, "fails: %s", str(error))
+            self._check_advice(error)
         except Exception as error:
             self.error = error
             self._record.violate("I4", f"the query fails with {error!r}: {traceback.format_exc(limit=-3)}")
@@ -369,6 +371,8 @@ class Application:
                     rows += _rows(record_batch)
             except PubSubError as error:
                 self._record.tell(process.name, "fails: %s", str(error))
+                if self.is_alive and not self.has_committed(batch):
+                    self._check_advice(error)
                 report(None, error)
                 return
             except Exception as error:
@@ -391,6 +395,13 @@ class Application:
         if self.on_attempt is not None:
             self.on_attempt(process)
         return process
+
+    def _check_advice(self, error: Exception) -> None:
+        """Check I4: only a cleaner makes files disappear, or a run that has taken over."""
+        notes = self._record.notes
+        lost = any(notes[kind] for kind in ("file removed", "other staging", "rolled back"))
+        if isinstance(error, product.MissingFile) and self._is_last() and not lost:
+            self._record.violate("I4", f"`{error.path}` is gone, and no cleaner has removed it")
 
     def has_committed(self, batch: tuple[str, int]) -> bool:
         """Return whether the checkpoint has a batch in its commit log."""

@@ -303,10 +303,10 @@ class ActiveRun:
             if buffered:
                 ledger.returned(now)
             left = ledger.footers(ledger.undeleted)
-            # Else messages may be leased: of tasks, or redeliveries.
-            is_finished = not (len(failed.unanswered) or ledger.uncommitted or ledger.has_redelivered)
+            # Else messages may be leased: of tasks, redeliveries, or of a batch that could not be staged.
+            is_leased = len(failed.unanswered) or ledger.uncommitted or ledger.has_redelivered or self.has_failed
             until = max(ledger.leased_until, self._tasks_lease_until if ledger.in_doubt.runs else 0.0)
-            seconds = until - now if is_finished else DOUBT_SECONDS
+            seconds = DOUBT_SECONDS if is_leased else until - now
         if self.worker.taken_over is None and fencing.taken_over(run.staging) is None:
             write_in_doubt(run)
             run.staging.end_run(max(run.leased_until, wall + seconds), wall)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..pull.lease import LEASE_SECONDS
 from ..staging.ids import Digests, IdSet, is_in, merged
@@ -98,6 +98,10 @@ class InDoubt:
             else:
                 self._push(runs, [], runs[-1].until)
 
+    def take_over(self) -> None:
+        """Name a file of this run of the query for each run: an earlier one, if it lives, may delete its files."""
+        self.runs = [replace(run, path=self._new_path()) for run in self.runs]
+
     def accept(self, ids: Digests) -> None:
         """Record that redeliveries of these ids were acknowledged in time. `compact` removes the ids."""
         self._accepted.append(ids)
@@ -121,8 +125,7 @@ class InDoubt:
             elif left.shape[1] == run.count:
                 self.runs.insert(0, run)
             elif left.shape[1]:
-                self._last += 1
-                self.runs.insert(0, IdRun(f"{self.prefix}{self._last}", run.until, run.batch, IdSet(left)))
+                self.runs.insert(0, IdRun(self._new_path(), run.until, run.batch, IdSet(left)))
             count += left.shape[1]
         return lost
 
@@ -139,7 +142,10 @@ class InDoubt:
         return popped
 
     def _push(self, runs: Sequence[IdRun], ids: Sequence[Digests], until: float, batch: int = 0) -> None:
-        self._last += 1
         joined = merged([*(run.ids.digests for run in runs), *ids])
         last = max([batch, *(run.batch for run in runs)])
-        self.runs.append(IdRun(f"{self.prefix}{self._last}", until, last, IdSet(joined)))
+        self.runs.append(IdRun(self._new_path(), until, last, IdSet(joined)))
+
+    def _new_path(self) -> str:
+        self._last += 1
+        return f"{self.prefix}{self._last}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ...errors import DamagedFile
 from ..staging.area import IN_DOUBT, Staging
+from ..staging.ids import deserialized
+from ..staging.part import Buffer
 from .in_doubt import DOUBT_SECONDS, KEPT_SECONDS, IdRun, InDoubt
 from .run import Run
 
@@ -43,18 +45,18 @@ def write_in_doubt(run: Run, planned: Iterable[IdRun] = ()) -> None:
 
 
 def read_in_doubt(
-    staging: Staging, paths: list[str], start: int, topic: str | None, wall: float, now: float
+    staging: Staging, contents: Mapping[str, Buffer], start: int, topic: str | None, wall: float, now: float
 ) -> InDoubt:
     """Return the ids in doubt in the files of earlier runs. Delete those whose ids are not in doubt any more.
 
-    start: the batch of the checkpoint. Ids of later batches were committed in a checkpoint that was put back. topic: of
-    the subscription, if it is known, because message ids are unique within a topic. wall, now: the same moment in
-    seconds since the epoch and on the lease clock.
+    contents: by path. start: the batch of the checkpoint. Ids of later batches were committed in a checkpoint that was
+    put back. topic: of the subscription, if it is known, because message ids are unique within a topic. wall, now: the
+    same moment in seconds since the epoch and on the lease clock.
     """
     in_doubt = InDoubt(f"{IN_DOUBT}/{staging.epoch}-")
-    for path in paths:
+    for path, content in contents.items():
         try:
-            ids, metadata = staging.read_ids(path)
+            ids, metadata = deserialized(content, path)
             until, batch = float(metadata["until"]), int(metadata["batch"])
         except (DamagedFile, KeyError, ValueError) as error:
             _log.warning("ids in doubt are lost, so redeliveries of their messages may be rows again: %s", error)
@@ -66,4 +68,5 @@ def read_in_doubt(
         else:
             staging.delete_file(path)
     in_doubt.join(now)
+    in_doubt.take_over()
     return in_doubt

@@ -41,6 +41,7 @@ class LeaseExtender:
         self._times = times
         self._window = Window()
         self._readers: list[object] = []
+        self._unread: Callable[[], None] | None = None
         self._stopping = False
         self.is_returning, self.returned_at = False, 0.0  # nacks of buffered messages, which are delivered again
         self._threads = [
@@ -99,8 +100,10 @@ class LeaseExtender:
             finally:
                 self.returned_at, self.is_returning = run.runtime.monotonic(), False
         self._readers = [reader for reader in self._readers if reader.is_alive()]  # type: ignore[attr-defined]
-        while len(self._readers) < _MAX_READERS and (reading := self._take_reading()) is not None:
+        while len(self._readers) < _MAX_READERS and (reading := self._unread or self._take_reading()) is not None:
+            self._unread = reading  # until it has a thread: the process may have too many
             self._readers.append(run.runtime.start(partial(self._read, reading), "receipts reader"))
+            self._unread = None
         while (taken := self._take(in_memory=True)) is not None:
             self._extend_part(*taken)
 

@@ -115,6 +115,6 @@ class QueryDriver:
     def _open(self, start: Offset, is_replay: bool) -> ActiveRun:
         if self.active is None:
             options, times = self._start.options, self._start.times
-            run = self._start.run(start, is_replay)
+            run = self._start.run(start, is_replay, self._is_stopping)
             self.active = ActiveRun(options, run, self._triggers, self._planner, self._is_stopping, times)
         return self.active

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ...backend import Backend
@@ -21,7 +22,7 @@ from ..pull.lease import STREAM_LEASE_SECONDS, pull_lease_seconds
 from ..pull.streaming_pull import StreamSettings
 from ..runtime import SYSTEM, Runtime
 from ..staging import fencing
-from ..staging.area import ACKNOWLEDGED, IN_DOUBT, SCHEMAS, Staging
+from ..staging.area import ACKNOWLEDGED, SCHEMAS, Staging
 from ..staging.schemas import ReaderSchema, stage_reader
 from ..staging.store import Store
 from . import subscription
@@ -54,7 +55,7 @@ class Start:
         """The digest of the staging location, see `Offset`."""
         return Staging(self.store, self.options.subscription, stream="").area
 
-    def run(self, start: Offset, is_replay: bool) -> Run:
+    def run(self, start: Offset, is_replay: bool, is_stopping: Callable[[], bool] = lambda: False) -> Run:
         """Return a new run after the batch `start`. is_replay: whether Spark asks for the next batch again.
 
         Raises ResourceError, StagingError or ServiceError if the subscription or the staging area cannot be used.
@@ -77,6 +78,8 @@ class Start:
         connection = self.backend.connect()
         try:
             topic = subscription.prepare(connection.admin, options, is_new)
+            if is_stopping():  # Spark does not wait for this process, and its next run may own the area by now
+                raise StagingError(f"The query of `{options.subscription}` was stopped while it started.")
             staging = fencing.claim(staging, runtime.wall())  # when nothing else can fail: an earlier owner ends by it
             last_deleted = check_not_behind(options, start.batch, staging)
             is_sought = is_new and (options.starting_timestamp is not None or options.starting_snapshot is not None)
@@ -84,7 +87,7 @@ class Start:
                 last_deleted = start.batch
                 staging.begin_after(last_deleted)
             leased_until = staging.begin_run(runtime.wall(), DOUBT_SECONDS)
-            in_doubt, schemas = staging.files(f"{IN_DOUBT}/"), staging.files(f"{SCHEMAS}/")
+            in_doubt, schemas = staging.ids_in_doubt(), staging.files(f"{SCHEMAS}/")
             batches = staging.batches()
             fencing.check_owner(staging)  # so nothing that is listed is a later run's
             ids = read_in_doubt(staging, in_doubt, start.batch, topic, runtime.wall(), runtime.boottime())

@@ -68,7 +68,7 @@ class Window:
 
     def _shrink(self, requests: int = 1) -> None:
         if self.requests > 1:
-            self.requests -= requests
+            self.requests = max(1, self.requests - requests)  # several threads may use a window
         else:
             self.bytes = max(MIN_BYTES, self.bytes // 2)
 

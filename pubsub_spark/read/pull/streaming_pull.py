@@ -276,8 +276,8 @@ class Stream:
     def _receive(self) -> bool:
         """Open the stream and queue its responses until it ends. Return whether there were any."""
         requests = self.runtime.queue()
-        self._requests = requests
         requests.put(self.first_request(self))
+        self._requests = requests
         if self._half_closed:  # just now, and the last stream got the request
             requests.put(None)
         came = self._silent = False

@@ -42,6 +42,7 @@ from .store import Store
 T = TypeVar("T")
 TOKEN, IN_DOUBT, SCHEMAS = "driver-token", "in-doubt", "schemas"
 ACKNOWLEDGED, OWNERS, _UNFINISHED = "acknowledged", "owners", "unfinished"
+_LISTINGS = 5  # of files that are merged meanwhile
 _OURS = re.compile(
     rf"{TOKEN}|({OWNERS}|{ACKNOWLEDGED}|{_UNFINISHED})/[0-9]+"
     rf"|{IN_DOUBT}/[0-9]+-[0-9]+|{SCHEMAS}/[0-9a-f]{{32}}(-[0-9]+)?"
@@ -205,6 +206,16 @@ class Staging:
     def write_ids(self, path: str, ids: Digests, **metadata: str | int | float | None) -> None:
         """Write a file of sorted ids unless it exists. metadata: of the file, without the values that are None."""
         self.create(path, [serialized(ids, **metadata)])
+
+    def ids_in_doubt(self) -> dict[str, Buffer]:
+        """Return the content of the files of ids in doubt by path, and of those that a run merges meanwhile."""
+        read: dict[str, Buffer] = {}
+        for number in range(_LISTINGS):
+            paths = self.files(f"{IN_DOUBT}/")
+            if number and read.keys() >= {*paths}:  # one listing may have neither a merged file nor the new one
+                return read
+            read |= {path: content for path in paths if path not in read and (content := self.read(path)) is not None}
+        raise StagingError(f"Files of ids in doubt disappear from `{self.location}`. Exclude it from cleanup jobs.")
 
     def read_ids(self, path: str) -> tuple[Digests, dict[str, str]]:
         """Return the ids in a file, and its metadata. Raises MissingFile if it is gone."""

@@ -28,20 +28,19 @@ import pyarrow.compute as pc
 
 from ...backend import Connection
 from ...codec.envelope import Received, has_text
-from ...errors import DamagedFile, MissingFile, StagingError
+from ...errors import DamagedFile, MissingFile
 from ...options import ReadOptions
 from ..pull import acks
 from ..pull.lease import pull_lease_seconds
 from ..pull.pull import Pull, PullResult
 from ..pull.streaming_pull import DEFAULT_TIMES, PullTimes, StreamSettings
 from ..runtime import Runtime
-from ..staging.area import IN_DOUBT, Staging
-from ..staging.ids import IdSet, digests, is_in, message_ids
+from ..staging.area import Staging
+from ..staging.ids import IdSet, deserialized, digests, is_in, message_ids
 from ..staging.part import Buffer
 from .partitions import PullPartition
 from .spark_context import told_by_spark
 
-_LISTINGS = 5  # of files that are merged meanwhile
 _LATEST_PARTS = 2  # that a surplus task looks at
 excluded_ids: dict[tuple[Staging, str], IdSet] = {}  # by file, for the last part that this process has pulled
 
@@ -184,7 +183,8 @@ class PartitionPull:
                     (siblings if counts else unsure).append((batch, part, length, part_id))
         of_batch, of_others = _ids_of_parts(staging, siblings), _ids_of_parts(staging, unsure)
         committed = _ids_of_parts(staging, self.partition.committed)
-        committed += _ids_in_doubt(staging)  # last: ids are written here before their parts are deleted
+        in_doubt = staging.ids_in_doubt()  # last: ids are written here before their parts are deleted
+        committed += [IdSet(deserialized(content, path)[0]) for path, content in in_doubt.items()]
         kept = [self._without(received, committed, of_batch, of_others) for received in self._kept]
         if self._splits_keys:
             self._return_all()
@@ -223,18 +223,6 @@ def _ids_of_parts(staging: Staging, parts: Iterable[tuple[int, int, int, str]]) 
         with suppress(MissingFile, DamagedFile):
             sets.append(IdSet(message_ids(staging.receipts(*part))))
     return sets
-
-
-def _ids_in_doubt(staging: Staging) -> list[IdSet]:
-    read: dict[str, IdSet] = {}
-    for number in range(_LISTINGS):
-        paths = staging.files(f"{IN_DOUBT}/")
-        if number and read.keys() >= {*paths}:  # one listing may have neither a merged file nor the new one
-            return list(read.values())
-        with suppress(MissingFile):  # merged into another file after it was listed
-            for path in paths:
-                read[path] = read.get(path) or IdSet(staging.read_ids(path)[0])
-    raise StagingError(f"Files of ids in doubt disappear from `{staging.location}`. Exclude it from cleanup jobs.")
 
 
 def _excluded_ids(staging: Staging, paths: Sequence[str]) -> list[IdSet]:

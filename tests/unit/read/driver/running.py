@@ -33,9 +33,20 @@ EXTENSION_TIMES = ExtensionTimes(tick=0.01)
 
 
 class LeaseClock(Runtime):
-    """The operating system's runtime, with a lease clock that stands still until a test sets it."""
+    """The operating system's runtime, with a lease clock that stands still until a test sets it.
 
-    now = 0.0
+    refused: names of threads that cannot be started next.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.refused: list[str] = []
+
+    def start(self, target: Callable[[], None], name: str) -> Any:
+        if name in self.refused:
+            self.refused.remove(name)
+            raise RuntimeError("can't start new thread")
+        return super().start(target, name)
 
     def boottime(self) -> float:
         return self.now

@@ -21,6 +21,12 @@ from tests.unit.read.driver.running import LONG, Running
 from tests.unit.read.service import SUBSCRIPTION, Answer, ids
 
 BUDGET = Budget(100, 10**6)
+
+
+def refuse() -> None:
+    raise StagingError("refused")
+
+
 Active = Callable[..., ActiveRun]
 
 
@@ -164,6 +170,20 @@ def test_next_run_knows_until_when_tasks_that_died_may_have_held_redeliveries(ru
 
     left = running.staging.begin_run(running.runtime.wall(), 0.0) - running.runtime.wall()
     assert 660 == pytest.approx(left, abs=10)
+
+
+def test_next_run_knows_until_when_messages_of_a_failed_plan_are_leased(running: Running, active: Active):
+    """They have left the buffer, and their part is not staged."""
+    run = active()
+    running.arrive("a")
+    running.before = lambda call, path: refuse() if call == "create" and path.endswith("part-0") else None
+    run.has_failed = True  # until the end of the call
+    with pytest.raises(StagingError):
+        run.partitions(1, BUDGET)
+    run.end()
+
+    left = running.staging.begin_run(running.runtime.wall(), 0.0) - running.runtime.wall()
+    assert 1200 == pytest.approx(left, abs=10)
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "a message is returned", "a redelivery comes", "a message comes"])

@@ -65,6 +65,17 @@ def test_parts_of_a_long_batch_are_listed_and_extended(running: Running):
     running.until(lambda: 3 == extender.extended)
 
 
+def test_leases_are_extended_after_a_thread_could_not_be_started(running: Running):
+    """The process had as many as its limit once. The work of the thread is not lost."""
+    running.runtime.refused.append("receipts reader")
+    running.stage(1, 0, "a")
+    running.extending()
+    running.advance(DUE)
+    until_extended(running, DUE, (1, 0))
+
+    assert [] == running.runtime.refused
+
+
 def test_short_batch_is_not_extended(running: Running):
     """Most batches are committed long before their leases end, and cost no request."""
     running.stage(1, 0, "a")
