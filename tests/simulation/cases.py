@@ -37,7 +37,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Loss:
-    """A case that allows an acked message that is no row. explains: by the message id and who acknowledges it."""
+    """A case that allows an acked message that is no row. explains: by message id, and the process that acks."""
 
     name: str
     sentence: str
