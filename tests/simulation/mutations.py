@@ -297,6 +297,7 @@ MUTATIONS: list[Mutation] = [
         "ids of a rolled back batch are in doubt", ("I1",), replaced(start, "read_in_doubt", _loads_later_batches)
     ),
     Mutation("ids in doubt are lost at a restart", ("I5",), replaced(in_doubt.InDoubt, "load", _nothing)),
+    Mutation("ids in doubt stay an earlier run's", ("I4",), replaced(in_doubt.InDoubt, "take_over", _nothing)),
     Mutation("doubt does not spread in a key", ("I5",), replaced(ledger.AckLedger, "doubts_others", _constant(False))),
     Mutation("keys are split", ("keys",), replaced(partition_pull, "has_text", _constant(False))),
     Mutation("an ended lease is a row", ("I5",), replaced(driver_stream.DriverStream, "_set_expired_aside", _nothing)),
