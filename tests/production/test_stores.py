@@ -86,14 +86,26 @@ def test_request_without_an_answer_is_repeated(store: ObjectStore, call: str, st
     assert after.get(call, {"old": 4}) == opened.list("a/")
 
 
-def test_conflict_with_nothing_stored_is_tried_again(store: ObjectStore):
-    """S3 answers 409 to a write while another one is not over, or a deletion."""
+def test_store_that_resets_connections_is_waited_for(store: ObjectStore):
+    """A proxy that restarts does so for seconds."""
     opened = open_store(store.url)
-    store.faults.statuses.append(409)
+    store.faults.statuses.extend([UNTAKEN] * 3)
 
     assert opened.create("a/new", [b"mine"])
     assert [] == store.faults.statuses
     assert {"new": 4} == opened.list("a/")
+
+
+def test_conflict_of_no_other_writer_is_tried_again(store: ObjectStore):
+    """S3 answers 409 to a write while another one is not over, or a deletion."""
+    opened = open_store(store.url)
+    store.faults.statuses.append(409)
+    assert opened.create("a/new", [b"mine"])
+    store.faults.statuses.append(409)
+    opened.put("a/new", b"again")
+
+    assert [] == store.faults.statuses
+    assert {"new": 5} == opened.list("a/")
 
 
 def test_one_of_several_writers_wins(store: ObjectStore):

@@ -130,8 +130,9 @@ def test_stop_ends_a_long_wait(query: Engine, names: Names):
     query.start()
     assert query.session is not None
     query.session.prepare_for_available_now()
-    query.is_stopping = True
+    stop = threading.Timer(1.0, lambda: vars(query).update(is_stopping=True))  # within the wait
     began = time.monotonic()
+    stop.start()
 
     query.trigger()
     assert [] == query.rows

@@ -49,7 +49,7 @@ class ActiveRun:
     ) -> None:
         self.run = run
         self.counts = batch_counts([], 0, 0)  # of all batches of the run
-        self.has_failed = False  # whether the last call of Spark for an offset or partitions raised an error
+        self.has_failed = False  # whether the last call of Spark raised an error, or Spark died
         self._options = options
         self._triggers = triggers
         self._planner = planner
@@ -303,7 +303,7 @@ class ActiveRun:
             if buffered:
                 ledger.returned(now)
             left = ledger.footers(ledger.undeleted)
-            # Else messages may be leased: of tasks, redeliveries, or of a batch that could not be staged.
+            # Messages may be leased: of tasks, redeliveries, or of a batch that could not be staged.
             is_leased = len(failed.unanswered) or ledger.uncommitted or ledger.has_redelivered or self.has_failed
             until = max(ledger.leased_until, self._tasks_lease_until if ledger.in_doubt.runs else 0.0)
             seconds = DOUBT_SECONDS if is_leased else until - now
@@ -375,8 +375,8 @@ class ActiveRun:
         if leased > 0:
             _log.warning(
                 "messages of `%s` that an earlier run of the query received and did not stage, if any, are delivered "
-                "again in up to %.0f s (it was killed, ended within a batch, lost a task or returned them). This run "
-                "does not wait for them. Start the query again then",
+                "again in up to %.0f s (it was killed, failed, ended within a batch, lost a task or returned them). This "
+                "run does not wait for them. Start the query again then",
                 run.subscription,
                 leased,
             )

@@ -12,8 +12,8 @@ until some run has drained the subscription.
 
 There may be millions of ids, and each batch looks up thousands. So they are runs, as in a log-structured merge tree:
 immutable, sorted, one minute each, and a new run is merged with the one before it unless that is twice as long. A run
-is one file in the staging area, which tasks read and a restart finds. The file says until when in wall time, and the
-last batch: in a checkpoint that was put back to before that batch its ids are rows again.
+is one file in the staging area, which tasks read. The file says until when in wall time, and the last batch: in a
+checkpoint that was put back to before that batch its ids are rows again. A restart reads the files and writes its own.
 
 Pure. `now` is seconds on the driver's lease clock.
 
@@ -81,8 +81,12 @@ class InDoubt:
         self._push(self._popped(until, ids.shape[1]), [ids], until, batch)
 
     def load(self, path: str, ids: Digests, batch: int, until: float) -> None:
-        """Add the run of a file of an earlier run of the query."""
+        """Add the ids in a file of an earlier run of the query. A run that was killed may have left copies of ids."""
         self.files.add(path)
+        if self.runs:
+            ids = ids[:, ~is_in(ids, self.sets)]
+        if not ids.shape[1]:
+            return
         self.runs.append(IdRun(path, until, batch, IdSet(ids)))
         self.runs.sort(key=lambda run: run.until)
 

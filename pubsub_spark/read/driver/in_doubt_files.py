@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from operator import itemgetter
 
 from ...errors import DamagedFile
 from ..staging.area import IN_DOUBT, Staging
-from ..staging.ids import deserialized
+from ..staging.ids import Digests, deserialized
 from ..staging.part import Buffer
 from .in_doubt import DOUBT_SECONDS, KEPT_SECONDS, IdRun, InDoubt
 from .run import Run
@@ -45,18 +46,19 @@ def write_in_doubt(run: Run, planned: Iterable[IdRun] = ()) -> None:
 
 
 def read_in_doubt(
-    staging: Staging, contents: Mapping[str, Buffer], start: int, topic: str | None, wall: float, now: float
+    staging: Staging, contents: dict[str, Buffer], start: int, topic: str | None, wall: float, now: float
 ) -> InDoubt:
-    """Return the ids in doubt in the files of earlier runs. Delete those whose ids are not in doubt any more.
+    """Return the ids in doubt in the files of earlier runs. Delete those whose ids are not in doubt any more, and leave
+    the others until the ids are written again (`write_in_doubt`).
 
-    contents: by path. start: the batch of the checkpoint. Ids of later batches were committed in a checkpoint that was
-    put back. topic: of the subscription, if it is known, because message ids are unique within a topic. wall, now: the
-    same moment in seconds since the epoch and on the lease clock.
+    contents: by path, taken out as they are read: they may be large. start: the batch of the checkpoint. Ids of later
+    batches were committed in a checkpoint that was put back. topic: of the subscription, if it is known, because
+    message ids are unique within a topic. wall, now: the same moment in seconds since the epoch and on the lease clock.
     """
-    in_doubt = InDoubt(f"{IN_DOUBT}/{staging.epoch}-")
-    for path, content in contents.items():
+    found: list[tuple[float, str, Digests, int]] = []
+    for path in sorted(contents):
         try:
-            ids, metadata = deserialized(content, path)
+            ids, metadata = deserialized(contents.pop(path), f"{staging.root}/{path}")
             until, batch = float(metadata["until"]), int(metadata["batch"])
         except (DamagedFile, KeyError, ValueError) as error:
             _log.warning("ids in doubt are lost, so redeliveries of their messages may be rows again: %s", error)
@@ -64,9 +66,12 @@ def read_in_doubt(
             continue
         is_same_topic = topic is None or metadata.get("topic", topic) == topic
         if batch <= start and is_same_topic:
-            in_doubt.load(path, ids, batch, now + min(until - wall, DOUBT_SECONDS + 60))
+            found.append((until, path, ids, batch))
         else:
             staging.delete_file(path)
+    in_doubt = InDoubt(f"{IN_DOUBT}/{staging.epoch}-")
+    for until, path, ids, batch in sorted(found, key=itemgetter(0), reverse=True):  # of copies the latest time counts
+        in_doubt.load(path, ids, batch, now + min(until - wall, DOUBT_SECONDS + 60))
     in_doubt.join(now)
     in_doubt.take_over()
     return in_doubt

@@ -99,13 +99,13 @@ class LeaseExtender:
                 run.stream.record_acks(returned.taken)
             finally:
                 self.returned_at, self.is_returning = run.runtime.monotonic(), False
+        while (taken := self._take(in_memory=True)) is not None:
+            self._extend_part(*taken)
         self._readers = [reader for reader in self._readers if reader.is_alive()]  # type: ignore[attr-defined]
         while len(self._readers) < _MAX_READERS and (reading := self._unread or self._take_reading()) is not None:
             self._unread = reading  # until it has a thread: the process may have too many
             self._readers.append(run.runtime.start(partial(self._read, reading), "receipts reader"))
             self._unread = None
-        while (taken := self._take(in_memory=True)) is not None:
-            self._extend_part(*taken)
 
     def _take(self, in_memory: bool) -> tuple[Part, list[pa.Array]] | None:
         """Return a part to extend, with its ack ids in memory: a commit may drop them at any moment."""

@@ -58,7 +58,8 @@ class Start:
     def run(self, start: Offset, is_replay: bool, is_stopping: Callable[[], bool] = lambda: False) -> Run:
         """Return a new run after the batch `start`. is_replay: whether Spark asks for the next batch again.
 
-        Raises ResourceError, StagingError or ServiceError if the subscription or the staging area cannot be used.
+        Raises ResourceError, StagingError or ServiceError if the subscription or the staging area cannot be used, or
+        the query was stopped meanwhile.
         """
         keep_freed_memory()
         options, runtime = self.options, self.runtime

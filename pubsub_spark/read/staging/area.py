@@ -263,7 +263,7 @@ class Staging:
         return max(self._numbers(ACKNOWLEDGED), default=0)
 
     def begin_run(self, now: float, seconds: float) -> float:
-        """Record that a run has begun. Return until when messages of a run that was killed are delivered, or 0.0.
+        """Record that a run has begun. Return until when messages that earlier runs had are delivered, or 0.0.
 
         now: seconds since the epoch, like the result. seconds: the longest lease and back-off.
         """

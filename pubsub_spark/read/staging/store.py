@@ -4,8 +4,9 @@ The rule is create-only: `create` succeeds for one writer of a path, and every r
 of `create` and `put` are durable when they return. obstore's store of local files does not fsync. So a local file is
 written under a temporary name, fsynced and renamed, and its folder is fsynced.
 
-A call that is refused raises StagingError. An outage of an object store is waited for: obstore repeats a request for
-some seconds. After that new requests, with new signatures and tokens, are sent until `failAfter`.
+A call that is refused raises StagingError, three times if the status may pass. An outage of an object store, also a
+connection that breaks, is waited for: obstore repeats a request for some seconds. After that new requests, with new
+signatures and tokens, are sent until `failAfter`.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ _OBSTORE_VARIABLES = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SKIP_SIGNATURE")
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 # For which obstore repeats a request with the signature and token of its first attempt, which expire.
 REQUEST_SECONDS = 10.0
-_TRIES = 3  # of a request that obstore has not repeated: it was refused, or is no GET and its connection broke
+_TRIES = 3  # of a request that is refused at once, by a status that may pass
+# A connection that broke, as obstore says it. It repeats only what it takes for idempotent: no create, no delete.
+_BROKEN = re.compile("error sending request|body error|decoding response body")
 _METADATA_SECONDS = 20.0  # the wait for a metadata server, as Pub/Sub's default of `connectTimeout`
 _OUTAGE_SECONDS = 300.0  # the wait through an outage without `failAfter`
 _TEMPORARY = ".unfinished-"  # in the name of a local file until it is durable
@@ -227,17 +230,17 @@ class Store:
             self._ask(lambda: self._put(path, buffers, mode), _EXISTS)
 
     def _put(self, path: str, buffers: Sequence[Buffer], mode: Any) -> None:
-        """Write an object. S3 also answers a conflict, 409, while another request changes an object that is not there:
+        """Write an object. S3 also answers a conflict, 409, while another request changes it, there or not:
         https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-error-response.html
         """
         try:
             obstore.put(self._store, path, buffers, mode=mode, use_multipart=False)
         except _EXISTS as error:
-            try:
-                obstore.head(self._store, path)
-            except _MISSING:
-                raise GenericError(_reason(error)) from None
-            raise
+            with suppress(*_MISSING):
+                if mode == "create":
+                    obstore.head(self._store, path)
+                    raise
+            raise GenericError(_reason(error)) from None
 
     def _write_durably(self, path: str, buffers: Sequence[Buffer], is_new: bool) -> None:
         """Write a local file. Its content is durable before it has its name, and its name when this returns."""
@@ -273,18 +276,16 @@ class Store:
                 now = time.monotonic()
                 if not isinstance(error, _OUTAGE) or self.is_local:
                     raise self._refused(error) from None
-                if now - asked < self._request_seconds:
+                if now - asked < self._request_seconds and not _BROKEN.search(str(error)):
                     early += 1
                     if early == _TRIES or not isinstance(error, GenericError):
                         raise self._refused(error) from None
-                    time.sleep(next(pauses))
-                    continue
                 if now - began >= self.fail_after:
                     raise StagingError(
                         f"The staging area `{self.location}` did not answer for {now - began:.0f} s: {_reason(error)}. "
                         f"Check the network and the store, and start the query again.{_credentials(self.location)}"
                     ) from None
-                if not is_out:
+                if not is_out and now - began >= self._request_seconds:
                     is_out = True
                     _log.warning(
                         "no answer from the staging area `%s` for %.0f s, so the query waits. Trying again for up to "

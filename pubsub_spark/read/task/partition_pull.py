@@ -184,7 +184,8 @@ class PartitionPull:
         of_batch, of_others = _ids_of_parts(staging, siblings), _ids_of_parts(staging, unsure)
         committed = _ids_of_parts(staging, self.partition.committed)
         in_doubt = staging.ids_in_doubt()  # last: ids are written here before their parts are deleted
-        committed += [IdSet(deserialized(content, path)[0]) for path, content in in_doubt.items()]
+        for path in sorted(in_doubt):
+            committed.append(IdSet(deserialized(in_doubt.pop(path), f"{staging.root}/{path}")[0]))
         kept = [self._without(received, committed, of_batch, of_others) for received in self._kept]
         if self._splits_keys:
             self._return_all()

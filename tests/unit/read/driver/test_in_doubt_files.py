@@ -93,6 +93,19 @@ def test_ids_of_another_topic_are_forgotten(running: Running, topic: str | None,
     assert [expected] == found(restarted(running, topic=topic), "a")
 
 
+def test_copies_of_ids_are_known_once(running: Running):
+    """A run that was killed between its own file and the deletion of the one before leaves both."""
+    running.ledger.in_doubt.add(ids("a", "b"), 7, running.run.now())
+    write_in_doubt(running.run)
+    [run] = running.ledger.in_doubt.runs
+    copy = {"until": run.until + running.runtime.wall() - running.run.now() + 60, "batch": 8}
+    running.staging.write_ids("in-doubt/2-1", run.ids.digests, **copy)
+    after = restarted(running)
+
+    assert [(2, 8)] == [(each.count, each.batch) for each in after.runs]
+    assert {"in-doubt/1-1", "in-doubt/2-1"} == after.files, "to be deleted when the ids are written again"
+
+
 @pytest.mark.parametrize("content", [b"", b"damaged", None])
 def test_unreadable_file_is_reported_and_deleted(
     running: Running, content: bytes | None, caplog: pytest.LogCaptureFixture

@@ -76,6 +76,21 @@ def test_leases_are_extended_after_a_thread_could_not_be_started(running: Runnin
     assert [] == running.runtime.refused
 
 
+def test_leases_in_memory_are_extended_while_no_thread_can_be_started(running: Running):
+    """They need none."""
+    running.stage(1, 0, "a")
+    running.stage(2, 0, "b")
+    running.extending()
+    running.advance(DUE)
+    until_extended(running, DUE, (1, 0), (2, 0))
+    running.runtime.refused += ["receipts reader"] * 10**5
+    running.stage(3, 0, "c")
+    running.advance(DUE_AGAIN)
+
+    running.until(lambda: running.leases().get((1, 0)) == DUE + DUE_AGAIN + LEASE_SECONDS)
+    running.runtime.refused.clear()
+
+
 def test_short_batch_is_not_extended(running: Running):
     """Most batches are committed long before their leases end, and cost no request."""
     running.stage(1, 0, "a")

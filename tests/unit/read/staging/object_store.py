@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 TOKEN = "a-token-of-google"
 LOST: int = 0  # a status: the server takes the request, and its answer is lost with the connection
-RESET: int = -1  # the same, and the connection is reset. obstore repeats only GET then
+RESET: int = -1  # the same, and the connection is reset. obstore then repeats no create and no delete
 UNTAKEN: int = -2  # the connection is reset before the server takes the request
 
 
