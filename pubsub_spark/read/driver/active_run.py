@@ -375,8 +375,8 @@ class ActiveRun:
         if leased > 0:
             _log.warning(
                 "messages of `%s` that an earlier run of the query received and did not stage, if any, are delivered "
-                "again in up to %.0f s (it was killed, failed, ended within a batch, lost a task or returned them). This "
-                "run does not wait for them. Start the query again then",
+                "again in up to %.0f s (it was killed, failed, ended within a batch, lost a task or returned them). "
+                "This run does not wait for them. Start the query again then",
                 run.subscription,
                 leased,
             )
