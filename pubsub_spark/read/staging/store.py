@@ -68,7 +68,7 @@ _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 # For which obstore repeats a request with the signature and token of its first attempt, which expire.
 REQUEST_SECONDS = 10.0
 _TRIES = 3  # of a request that is refused at once, by a status that may pass
-# A connection that broke, as obstore says it. It repeats only what it takes for idempotent: no create, no delete.
+# A connection that broke, as obstore says it. It repeats no create and no delete then.
 _BROKEN = re.compile("error sending request|body error|decoding response body")
 _METADATA_SECONDS = 20.0  # the wait for a metadata server, as Pub/Sub's default of `connectTimeout`
 _OUTAGE_SECONDS = 300.0  # the wait through an outage without `failAfter`
