@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,27 @@ def test_store_that_stalls(query: Engine, names: Names, bucket: Bucket, monkeypa
         assert time.monotonic() - began >= 2.9
         start_again(query, names, "a", *MANY)
         query.stop()
+
+
+def test_query_ends_soon_after_its_store_has_failed_it(
+    query: Engine, names: Names, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+):
+    """Spark is told of the failure when the run has ended."""
+    monkeypatch.setattr(store_module, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(store_module, "_OUTAGE_SECONDS", 4.0)
+    query.times = replace(query.times, stop=0.5)
+    with with_faults(bucket.endpoint) as faults:
+        start_on(query, names, Bucket(faults.endpoint, bucket.name), monkeypatch)
+        faults.fault_each = 1
+        query.emulator.publish(names.topic, "b")
+        with pytest.raises(StagingError, match="did not answer for 4 s"):
+            read(query, 2)
+        began = time.monotonic()
+        with pytest.raises(StagingError, match="did not answer for . s"):
+            query.stop()
+        assert time.monotonic() - began < 3.5
+        faults.fault_each = 0
+    query.session = None
 
 
 def backlogged(query: Engine, names: Names) -> None:

@@ -22,7 +22,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -153,6 +153,10 @@ class Store:
     @property
     def is_local(self) -> bool:
         return _folder(self.location) is not None
+
+    def within(self, seconds: float) -> Store:
+        """Return this store with so many seconds to wait through an outage."""
+        return replace(self, fail_after=min(self.fail_after, seconds))
 
     def create(self, path: str, buffers: Sequence[Buffer]) -> bool:
         """Write buffers to a path that does not exist. Return False if another writer was first.
