@@ -236,10 +236,10 @@ def test_query_ends_soon_after_its_store_has_failed_it(
         start_on(query, names, Bucket(faults.endpoint, bucket.name), monkeypatch)
         faults.fault_each = 1
         query.emulator.publish(names.topic, "b")
-        with pytest.raises(StagingError, match="did not answer for 4 s"):
+        with pytest.raises(StagingError, match=r"did not answer for \d s"):
             read(query, 2)
         began = time.monotonic()
-        with pytest.raises(StagingError, match="did not answer for . s"):
+        with pytest.raises(StagingError, match=r"did not answer for \d s"):
             query.stop()
         assert time.monotonic() - began < 3.5
         faults.fault_each = 0
