@@ -228,7 +228,7 @@ def test_store_that_stalls(query: Engine, names: Names, bucket: Bucket, monkeypa
 def test_query_ends_soon_after_its_store_has_failed_it(
     query: Engine, names: Names, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ):
-    """Spark is told of the failure when the run has ended."""
+    """The failure reaches Spark when the run has ended."""
     monkeypatch.setattr(store_module, "REQUEST_SECONDS", 0.05)
     monkeypatch.setattr(store_module, "_OUTAGE_SECONDS", 4.0)
     query.times = replace(query.times, stop=0.5)

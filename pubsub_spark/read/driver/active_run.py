@@ -308,7 +308,7 @@ class ActiveRun:
             is_leased = len(failed.unanswered) or ledger.uncommitted or ledger.has_redelivered or self.has_failed
             until = max(ledger.leased_until, self._tasks_lease_until if ledger.in_doubt.runs else 0.0)
             seconds = DOUBT_SECONDS if is_leased else until - now
-        # Spark is told of a failure after this. If the store has failed it, it is not waited for as long again.
+        # A failure reaches Spark after this. If it is the store, it is not waited for as long again.
         run = replace(run, staging=replace(run.staging, store=run.staging.store.within(self._times.stop)))
         if self.worker.taken_over is None and fencing.taken_over(run.staging) is None:
             write_in_doubt(run)
