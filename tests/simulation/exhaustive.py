@@ -217,7 +217,7 @@ def _stage_late(world: World, choices: Enumerated) -> None:
 
 def _roll_back(world: World, choices: Enumerated) -> None:
     """Put the checkpoint back by a batch whose ids are in doubt. Its messages must be rows again before their acks."""
-    query = _query(PROCESSING_TIME, choices.pick((True, False)))
+    query = replace(_query(PROCESSING_TIME, choices.pick((True, False))), buffered=choices.pick((1, 1000)))
     world.service.quota_until = world.hub.now + _NO_QUOTA_SECONDS
     application = world.start(query)
     for _ in range(2):
@@ -229,6 +229,7 @@ def _roll_back(world: World, choices: Enumerated) -> None:
     world.wait(_PULL_SECONDS)
     _stop(world, application)
     world.roll_back(1)
+    world.wait(choices.pick((0.0, _LEASES_SECONDS)))
     world.run_quietly(world.start(query))
     _check(world)
 
