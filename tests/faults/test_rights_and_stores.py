@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -230,7 +231,7 @@ def test_query_ends_soon_after_its_store_has_failed_it(
 ):
     """The failure reaches Spark when the run has ended."""
     monkeypatch.setattr(store_module, "REQUEST_SECONDS", 0.05)
-    monkeypatch.setattr(store_module, "_OUTAGE_SECONDS", 4.0)
+    monkeypatch.setattr(engine, "open_store", partial(store_module.open_store, fail_after=4.0))
     query.times = replace(query.times, stop=0.5)
     with with_faults(bucket.endpoint) as faults:
         start_on(query, names, Bucket(faults.endpoint, bucket.name), monkeypatch)

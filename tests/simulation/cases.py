@@ -178,7 +178,8 @@ ENDED = {  # by the service, in `Message.ended`
     "dead letter": "Pub/Sub drops it",
     "recreated": "Pub/Sub drops it",
 }
-NOT_CHECKED = (  # done by the sink, the publisher or a function
+NOT_CHECKED = (  # done by another query, the sink, the publisher or a function
+    "another query, or another `readStream` of the same query, reads the subscription",
     "the sink is not idempotent and Spark repeats a batch",
     "the publisher published it twice",
     "your `foreachBatch` function returns before its writes finish",

@@ -11,9 +11,9 @@ driver's part of a killed run comes after later runs have committed its batch. A
 commits a batch. The checkpoint is put back by a batch whose ids are in doubt. The lease of a buffered message is not
 extended. The messages of a key are delivered to two tasks of a batch. Files of a batch are removed: between two
 actions, while another attempt or a replay comes, or of a part whose messages two tasks were sent. A batch is replayed
-in another area. A run is taken over at any point of a batch and of a deletion. The store takes long for ids in doubt.
-Pub/Sub answers no acks. The driver stands still. A schema revision is shown or deleted before a replay. And a service
-that cuts no response has a backlog.
+in another area. A run is taken over at any point of a batch, of a deletion, and of one of ids in doubt. The store takes
+long for ids in doubt. Pub/Sub answers no acks. One batch is read a day. The driver stands still. A schema revision is
+shown or deleted before a replay. And a service that cuts no response has a backlog.
 """
 
 from __future__ import annotations
@@ -543,6 +543,25 @@ def _use_another_area(world: World, choices: Enumerated) -> None:
     _read_on(world, query)
 
 
+def _read_once_a_day(world: World, choices: Enumerated) -> None:
+    """Read one batch a day, so that each ack is late. On the third day acks are refused for a while, at any time."""
+    query = _query(*choices.pick(_TRIGGERS[2:]), messages=choices.pick((3, 1000)))
+    query = replace(query, buffered=choices.pick((2, 3, 4)))
+    after, seconds = choices.pick((0.005, 0.012, 0.02)), choices.pick((0.5, 1.0, 2.0))
+
+    def refuse() -> None:
+        world.service.quota_until = world.hub.now + seconds
+
+    for day, published in enumerate((3, 7, 0, 0)):
+        for _ in range(published):
+            world.publish(1)
+        if day == 2:
+            world.hub.after(after, refuse)
+        world.run_quietly(world.start(query))
+        world.wait(DAY)
+    checkers.check_repeats(world.record)
+
+
 def _change_the_schema(world: World, choices: Enumerated) -> None:
     """Kill a run at any point. Before the replay, the revision that a message names is shown or deleted."""
     world.service.schema = schema = Schema()
@@ -665,6 +684,7 @@ _FAMILIES = (
     (_lose_files_of_a_replay, Setup(Settings(ack_deadline=10))),
     (_lose_a_file, Setup(Settings(ack_deadline=10))),
     (_use_another_area, Setup(Settings(ack_deadline=10))),
+    (_read_once_a_day, Setup(Settings(ack_deadline=10), response=2)),
     (_change_the_schema, Setup(Settings(ack_deadline=10))),
     (_read_a_backlog, Setup(Settings(ack_deadline=10), response=2)),
 )

@@ -162,6 +162,7 @@ class AckWorker:
             self._times.send,
             runtime=run.runtime,
             window=self._window,
+            in_order=part.has_keys,
         )
         again = sum(map(len, unanswered))
         sent_again = min(failed.taken, again)

@@ -70,7 +70,9 @@ class ActiveRun:
         if self.worker.taken_over is not None:
             raise self.worker.taken_over
         run, ledger = self.run, self.run.ledger
-        for number in [number for number in ledger.uncommitted if number <= batch]:
+        with run.changed:
+            numbers = [number for number in ledger.uncommitted if number <= batch]
+        for number in numbers:
             parts = readable_parts(run.staging, number)
             replayed = [each for each in self._planner.plans.get(number, ()) if isinstance(each, StagedPartition)]
             if replayed:  # if its manifest is gone, later parts have no rows
@@ -187,7 +189,7 @@ class ActiveRun:
             view = StreamView(count, arrival, published, stream.is_flow_controlled, idle, room)
             action, seconds = triggers.next(view, now)
             if action is Action.PLAN or action is Action.END:
-                if triggers.is_only and count and not stream.is_flow_controlled:
+                if triggers.is_only and count and stream.is_nearly_empty:
                     self._record_drained(triggers.silence)
                 return action is Action.PLAN
             if action is Action.PROBE and stream.answers():
@@ -216,7 +218,7 @@ class ActiveRun:
         run, now, last = self.run, self.run.now(), self.run.stream.health.last_response
         with run.changed:
             is_settled = run.ledger.is_settled(now) and run.ledger.in_doubt.is_overdue(now)
-        is_alone = now >= self._tasks_lease_until and run.runtime.wall() >= run.leased_until
+        is_alone = now >= self._tasks_lease_until and now >= run.leased_until
         if is_settled and is_alone and run.stream.health.has_responded and run.stream.is_idle(idle_seconds):
             self._poll(self._times.arrival)
             with run.changed:
@@ -312,7 +314,7 @@ class ActiveRun:
         run = replace(run, staging=replace(run.staging, store=run.staging.store.within(self._times.stop)))
         if self.worker.taken_over is None and fencing.taken_over(run.staging) is None:
             write_in_doubt(run)
-            run.staging.end_run(max(run.leased_until, wall + seconds), wall)
+            run.staging.end_run(wall + max(run.leased_until - now, seconds), wall)
         if left:
             _log.warning(
                 "stopped with up to %d acks of committed batches of `%s` not accepted. They are sent when the query "
@@ -374,7 +376,7 @@ class ActiveRun:
 
     def _warn_of_left_messages(self) -> None:
         run = self.run
-        leased = run.leased_until - run.runtime.wall()
+        leased = run.leased_until - run.now()
         if leased > 0:
             _log.warning(
                 "messages of `%s` that an earlier run of the query received and did not stage, if any, are delivered "

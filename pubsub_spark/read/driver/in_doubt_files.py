@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from operator import itemgetter
 
 from ...errors import DamagedFile
+from ...names import DELETED_TOPIC
 from ..staging.area import IN_DOUBT, Staging
 from ..staging.ids import Digests, deserialized
 from ..staging.part import Buffer
@@ -64,7 +65,7 @@ def read_in_doubt(
             _log.warning("ids in doubt are lost, so redeliveries of their messages may be rows again: %s", error)
             staging.delete_file(path)
             continue
-        is_same_topic = topic is None or metadata.get("topic", topic) == topic
+        is_same_topic = topic in (None, DELETED_TOPIC) or metadata.get("topic", topic) == topic
         if batch <= start and is_same_topic:
             found.append((until, path, ids, batch))
         else:

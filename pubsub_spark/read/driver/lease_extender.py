@@ -96,7 +96,7 @@ class LeaseExtender:
                 returned = acks.nack(run.connection, run.subscription, expired, self._times.timeout, run.runtime)
                 with run.changed:  # their back-off has begun by now
                     run.ledger.returned(run.now())
-                run.stream.record_acks(returned.taken)
+                run.stream.record_nacks(returned.taken)
             finally:
                 self.returned_at, self.is_returning = run.runtime.monotonic(), False
         while (taken := self._take(in_memory=True)) is not None:

@@ -36,7 +36,7 @@ from enum import Enum
 
 import pyarrow as pa
 
-from ..pull.lease import Lease, Redelivered
+from ..pull.lease import STREAM_LEASE_SECONDS, Lease, Redelivered
 from ..staging.ids import Digests
 from ..staging.part import Footer
 from .in_doubt import DOUBT_SECONDS, MAX_BACKOFF_SECONDS, InDoubt
@@ -333,7 +333,7 @@ class AckLedger:
 
         Their leases may end, or an earlier message of their keys is redelivered together with them.
         """
-        soon = now + self._pull_lease / 2
+        soon = now + min(self._pull_lease, STREAM_LEASE_SECONDS) / 2
         return [part for part in self.undoubted if part.lease.is_expired(soon) or self.doubts_others(part)]
 
     def is_doubtful(self, part: Part, now: float) -> bool:

@@ -19,8 +19,8 @@ class Run:
     """One run of a query, from its first call to `close`.
 
     changed: a Condition, held around each use of `ledger` and never while anything waits. Notified when acks are due or
-    answered. staged: batches that earlier runs have staged. leased_until: seconds since the epoch until when messages
-    of an earlier run are delivered. topic: of the subscription, if it is known. reader_schema, reader: the schema that
+    answered. staged: batches that earlier runs have staged. leased_until: until when messages of an earlier run are
+    delivered, on the lease clock. topic: of the subscription, if it is known. reader_schema, reader: the schema that
     batches are decoded with, and its name in the staging area.
     """
 

@@ -87,7 +87,8 @@ class Start:
             if staging.is_new() and (is_replay or start.batch or is_sought):  # a later start does not seek again
                 last_deleted = start.batch
                 staging.begin_after(last_deleted)
-            leased_until = staging.begin_run(runtime.wall(), DOUBT_SECONDS)
+            wall = runtime.wall()
+            leased_until = staging.begin_run(wall, DOUBT_SECONDS) - wall + runtime.boottime()
             in_doubt, schemas = staging.ids_in_doubt(), staging.files(f"{SCHEMAS}/")
             batches = staging.batches()
             fencing.check_owner(staging)  # so nothing that is listed is a later run's

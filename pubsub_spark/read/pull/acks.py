@@ -36,6 +36,8 @@ MAX_IDS = 3000
 MAX_BYTES = 512 * 1024
 _MERGED_IDS = 2 * MAX_IDS
 MAX_IN_FLIGHT = 48  # requests, 25 MB of ids
+# Of a request with such a status, ids that ErrorInfo does not name are accepted.
+_PARTLY = frozenset({grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION})
 MIN_BYTES = 32 * 1024  # a link of 16 kbit/s carries that within half of the timeout of a request
 _log = logging.getLogger(__name__)
 
@@ -94,15 +96,18 @@ def acknowledge(
     take_for: float = math.inf,
     runtime: Runtime = SYSTEM,
     window: Window | None = None,
+    in_order: bool = False,
 ) -> FailedIds:
     """Acknowledge messages. Return the ack ids that the service did not accept.
 
     ack_ids: arrays of strings, taken as they are needed. timeout: seconds after which nothing is tried again. take_for:
     seconds after which no more ids are taken, except for a first request. window: of the last call, which this one
-    changes.
+    changes. in_order: send one request at a time, because Pub/Sub drops the ack of a key's message that comes before
+    that of an earlier one: https://github.com/googleapis/google-cloud-rust/issues/3970
     """
     empty = acknowledge_request(subscription)
-    return _Sender(connection.acknowledge, empty, ack_ids, timeout, "acks", take_for, runtime, window).send()
+    call = connection.acknowledge
+    return _Sender(call, empty, ack_ids, timeout, "acks", take_for, runtime, window, in_order).send()
 
 
 def nack(
@@ -202,6 +207,7 @@ class _Sender:
     take_for: float
     runtime: Runtime
     window: Window | None
+    in_order: bool = False
 
     def __post_init__(self) -> None:
         began, empty = self.runtime.monotonic(), self.empty
@@ -236,9 +242,12 @@ class _Sender:
 
     def _next(self, now: float) -> list[_Request]:
         due = [request for at, request in self._retries if at <= now]
-        self._retries = [(at, request) for at, request in self._retries if at > now]
+        if self.in_order:
+            due = [] if self._in_flight else due[:1]
+        self._retries = [(at, request) for at, request in self._retries if all(request is not each for each in due)]
         if now < self._take_until or not self._taken:
-            free = max(0, self._window.requests - len(self._in_flight) - len(self._retries) - len(due))
+            most = 1 if self.in_order else self._window.requests
+            free = max(0, most - len(self._in_flight) - len(self._retries) - len(due))
             added = list(islice(self._fresh, free))
             self._complete |= len(added) < free
             self._taken += sum(len(request.ids) for request in added)
@@ -257,10 +266,17 @@ class _Sender:
         """Sort the ids of a request that failed: sent again after a pause, refused, or unanswered."""
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             self._window.timed_out()
-        permanent, transient = _failures(error)
+        permanent, transient = _failures(error, request.ids)
         if permanent or transient:
-            self._refused.append(pa.array(permanent, pa.string()))
-            self._send_again(pa.array(transient, pa.string()), request.retries)
+            named = pa.array([*permanent, *transient], pa.string())
+            others = request.ids.filter(pc.invert(pc.is_in(request.ids, named))).cast(pa.string())
+            again, refused = pa.array(transient, pa.string()), pa.array(permanent, pa.string())
+            if error.code() in RETRYABLE:
+                again = pa.concat_arrays([again, others])
+            elif error.code() not in _PARTLY:
+                refused = pa.concat_arrays([refused, others])
+            self._refused.append(refused)
+            self._send_again(again, request.retries)
         elif error.code() in RETRYABLE:
             self._send_again(request.ids, request.retries)
         elif error.code() is grpc.StatusCode.CANCELLED:  # our own connection is closing
@@ -297,7 +313,7 @@ def _joined(arrays: list[pa.Array]) -> pa.Array:
     return pa.concat_arrays([ids.cast(pa.string()) for ids in arrays]) if arrays else pa.nulls(0, pa.string())
 
 
-def _failures(error: Any) -> tuple[list[str], list[str]]:
+def _failures(error: Any, ids: pa.Array) -> tuple[list[str], list[str]]:
     """Return the ack ids that ErrorInfo names: permanent failures and transient ones."""
     from google.rpc.error_details_pb2 import ErrorInfo
     from grpc_status import rpc_status
@@ -312,8 +328,9 @@ def _failures(error: Any) -> tuple[list[str], list[str]]:
             info = ErrorInfo()
             detail.Unpack(info)
             for ack_id, reason in sorted(info.metadata.items()):  # a map of protobuf has no order
-                if reason.startswith("PERMANENT_FAILURE"):
-                    permanent.append(ack_id)
-                elif reason.startswith("TRANSIENT_FAILURE"):
+                if reason.startswith("TRANSIENT_"):
                     transient.append(ack_id)
-    return permanent, transient
+                else:
+                    permanent.append(ack_id)
+    known = set(ids.to_pylist()) if permanent or transient else set()  # a quota's ErrorInfo has other keys
+    return [each for each in permanent if each in known], [each for each in transient if each in known]

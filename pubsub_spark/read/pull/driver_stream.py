@@ -34,6 +34,7 @@ MAX_BYTES = 4 * 2**20
 _log = logging.getLogger(__name__)
 _RATE_SECONDS = 2.0  # over which the rate is measured: a single burst is no backlog
 _NEARLY_FULL = 0.75  # of a limit: from here on a service may wait until a whole response fits
+_NEARLY_EMPTY = 0.25  # of a limit: below it any response fits
 _MAX_DRAIN_POLLS = 10  # when the stream is closed. A service that continues to send is cut off
 
 
@@ -44,6 +45,7 @@ class _Buffered:
     arrival: float
     lease: Lease
     received: Received
+    has_keys: bool
 
 
 @dataclass(eq=False)
@@ -68,7 +70,7 @@ class DriverStream:
         self._outstanding: deque[tuple[int, int]] = deque()  # messages and their bytes, as the service counts them
         self._earlier = 0  # messages of streams that have ended, whose acks are still to come
         self._reopened = 0
-        self._flow_controlled = False
+        self._flow_controlled = self._returns_keys = False
         # When acks may have let more messages come, of a full stream and of ordering keys. Times of `Runtime.monotonic`
         self._room_since = self._keys_since = 0.0
         self._arrived: deque[tuple[float, int]] = deque()  # when, and bytes of responses, in the last _RATE_SECONDS
@@ -101,7 +103,8 @@ class DriverStream:
                 arrived = received(responses)
                 if arrived.messages.num_rows:
                     lease = Lease(leased, self.settings.lease_seconds)
-                    self._buffer.append(_Buffered(self._clock(), lease, arrived))
+                    has_keys = has_text(arrived.messages.column("ordering_key"))
+                    self._buffer.append(_Buffered(self._clock(), lease, arrived, has_keys))
                     self._outstanding.append((arrived.messages.num_rows, sum(map(len, responses))))
                     self._set_expired_aside()
             if self._reaches(_NEARLY_FULL, self._outstanding):
@@ -193,6 +196,12 @@ class DriverStream:
         return self._flow_controlled
 
     @property
+    def is_nearly_empty(self) -> bool:
+        """Whether so few messages are outstanding that any response fits."""
+        with self._lock:
+            return not self._reaches(_NEARLY_EMPTY, self._outstanding)
+
+    @property
     def is_saturated(self) -> bool:
         """Whether there is more than this stream can serve, as far as it shows.
 
@@ -237,7 +246,7 @@ class DriverStream:
             return bool(self._expired)
 
     def take_expired(self) -> list[pa.RecordBatch]:
-        """Remove and return the receipts of messages whose lease has ended, to be nacked: `record_acks`.
+        """Remove and return the receipts of messages whose lease has ended, to be nacked: `record_nacks`.
 
         Within some seconds after a standstill only those that the service has refused to extend: others would come
         back, and count as expired again, and each nack is an attempt of a dead-letter policy.
@@ -247,12 +256,18 @@ class DriverStream:
             is_settled = self._arrivals.is_settled(self._clock())
             taken = [poll for poll in self._expired if is_settled or poll.lease.expired]
             self._expired = [poll for poll in self._expired if not (is_settled or poll.lease.expired)]
+            self._returns_keys = any(poll.has_keys for poll in taken)
         return [poll.received.receipts for poll in taken]
 
     def _set_expired_aside(self) -> None:
-        now = self._clock()
-        self._expired += [poll for poll in self._buffer if poll.lease.is_expired(now)]
-        self._buffer = [poll for poll in self._buffer if not poll.lease.is_expired(now)]
+        """A message of a key is delivered again together with the later ones, which may be here."""
+        now, kept = self._clock(), list[_Buffered]()
+        follows = self._returns_keys or any(poll.has_keys for poll in self._expired)
+        for poll in self._buffer:
+            is_expired = poll.lease.is_expired(now) or (follows and poll.has_keys)
+            follows |= is_expired and poll.has_keys
+            (self._expired if is_expired else kept).append(poll)
+        self._buffer = kept
 
     def drop(self, is_unwanted: Callable[[pa.Array], np.ndarray[Any, np.dtype[np.bool_]]]) -> list[Redelivered]:
         """Remove and return the buffered messages that are unwanted, to be acknowledged at once: `record_acks`.
@@ -272,6 +287,12 @@ class DriverStream:
                     self._buffer[index] = replace(poll, received=wanted)
             self._buffer = [poll for poll in self._buffer if poll.received.messages.num_rows]
         return dropped
+
+    def record_nacks(self, messages: int) -> None:
+        """Record that the messages of `take_expired` were nacked, or some of them."""
+        with self._lock:
+            self._returns_keys = False
+        self.record_acks(messages)
 
     def record_acks(self, messages: int, has_keys: bool = False) -> None:
         """Record acks, some of `messages` of this run's streams: flow control admits as many more of this stream.

@@ -23,7 +23,7 @@ from typing import Any
 import grpc
 
 from ...backend import Connection
-from ...backend.status import RETRYABLE_FOR_STREAM, delays, failure, is_credential_failure
+from ...backend.status import RETRYABLE, RETRYABLE_FOR_STREAM, delays, failure, is_credential_failure
 from ..runtime import SYSTEM, Runtime
 from . import acks
 from .health import StreamHealth
@@ -32,14 +32,10 @@ STREAM_BYTES_PER_SECOND = 10e6  # https://cloud.google.com/pubsub/quotas#resourc
 AT_LIMIT = 0.6  # of that: a stream this fast may have more to send, because opening it takes some of the time
 MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 10, 600  # StreamingPullRequest.stream_ack_deadline_seconds
 _NEARLY = 0.95  # of a share: messages of a stream are counted by their bytes
-_NO_ANSWERS = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.UNAUTHENTICATED,  # a stream that it refuses slowly would count as steady meanwhile
-    }
-)
+_NO_ANSWERS = RETRYABLE - {grpc.StatusCode.RESOURCE_EXHAUSTED} | {  # a quota of calls says nothing about streams
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.UNAUTHENTICATED,  # a stream that it refuses slowly would count as steady meanwhile
+}
 
 
 @dataclass(frozen=True)

@@ -271,7 +271,7 @@ class Staging:
         ends = [self._parsed(path, lambda text: float(text or now + seconds), 0.0) for path in earlier]
         self._put(self._unfinished, b"")
         self.delete_before(_UNFINISHED, self.epoch)
-        return max(ends, default=0.0)
+        return min(max(ends, default=0.0), now + seconds)  # the clock of an earlier run may have been ahead
 
     def end_run(self, leased_until: float, now: float) -> None:
         """Record that a run has ended. leased_until: when the messages that it or an earlier one had are delivered."""

@@ -144,13 +144,14 @@ class Service:
         self.close()
 
 
-def response(texts: Iterable[str], published: float = 1000.0, **attributes: str) -> bytes:
+def response(texts: Iterable[str], published: float = 1000.0, key: str = "", **attributes: str) -> bytes:
     """Return a StreamingPullResponse: for each text a message with this payload, id `id-text` and ack id `ack-text`."""
     message = types.StreamingPullResponse.pb()()
     for text in texts:
         received = message.received_messages.add(ack_id=f"ack-{text}")
         received.message.data = text.encode()
         received.message.message_id = f"id-{text}"
+        received.message.ordering_key = key
         received.message.attributes.update(attributes)
         received.message.publish_time.FromMicroseconds(int(published * 1e6))
     return bytes(message.SerializeToString())

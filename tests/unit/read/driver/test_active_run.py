@@ -11,6 +11,7 @@ import pytest
 from pubsub_spark.errors import StagingError
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.driver.active_run import ActiveRun
+from pubsub_spark.read.driver.in_doubt import DOUBT_SECONDS
 from pubsub_spark.read.driver.planner import Budget, Planner
 from pubsub_spark.read.driver.triggers import Triggers
 from pubsub_spark.read.pull.lease import STANDSTILL_SECONDS
@@ -143,7 +144,7 @@ def test_next_run_knows_until_when_returned_messages_may_come(running: Running, 
     running.arrive("b")
     run.end()
 
-    left = running.staging.begin_run(running.runtime.wall(), 0.0) - running.runtime.wall()
+    left = running.staging.begin_run(running.runtime.wall(), DOUBT_SECONDS) - running.runtime.wall()
     assert 600 == pytest.approx(left, abs=10)
 
 
@@ -153,7 +154,7 @@ def test_next_run_knows_until_when_tasks_of_the_last_one_may_have_held_messages(
     running.stage(1, 0, "a")
     run.end()
 
-    left = running.staging.begin_run(running.runtime.wall(), 0.0) - running.runtime.wall()
+    left = running.staging.begin_run(running.runtime.wall(), DOUBT_SECONDS) - running.runtime.wall()
     assert 1200 == pytest.approx(left, abs=10)
 
 
@@ -168,7 +169,7 @@ def test_next_run_knows_until_when_tasks_that_died_may_have_held_redeliveries(ru
         running.ledger.in_doubt.add(ids("x"), 1, 0.0)
     run.end()
 
-    left = running.staging.begin_run(running.runtime.wall(), 0.0) - running.runtime.wall()
+    left = running.staging.begin_run(running.runtime.wall(), DOUBT_SECONDS) - running.runtime.wall()
     assert 660 == pytest.approx(left, abs=10)
 
 
@@ -182,7 +183,7 @@ def test_next_run_knows_until_when_messages_of_a_failed_plan_are_leased(running:
         run.partitions(1, BUDGET)
     run.end()
 
-    left = running.staging.begin_run(running.runtime.wall(), 0.0) - running.runtime.wall()
+    left = running.staging.begin_run(running.runtime.wall(), DOUBT_SECONDS) - running.runtime.wall()
     assert 1200 == pytest.approx(left, abs=10)
 
 

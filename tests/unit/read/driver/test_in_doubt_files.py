@@ -84,7 +84,9 @@ def test_checkpoint_that_was_put_back_forgets_ids_of_later_batches(running: Runn
     assert [] == running.staging.files("in-doubt/")
 
 
-@pytest.mark.parametrize(("topic", "expected"), [("t", True), (None, True), ("another", False)])
+@pytest.mark.parametrize(
+    ("topic", "expected"), [("t", True), (None, True), ("_deleted-topic_", True), ("another", False)]
+)
 def test_ids_of_another_topic_are_forgotten(running: Running, topic: str | None, expected: bool):
     """Message ids are unique within a topic: the subscription was deleted and created on another one."""
     metadata: dict[str, str | float] = {"until": running.runtime.wall() + 60, "batch": 1, "topic": "t"}

@@ -11,7 +11,13 @@ import pytest
 
 from pubsub_spark.read.driver.in_doubt import InDoubt
 from pubsub_spark.read.driver.ledger import TRANSITIONS, AckLedger, Event, LedgerError, Part, State
-from pubsub_spark.read.pull.lease import LEASE_SECONDS, Lease, Redelivered
+from pubsub_spark.read.pull.lease import (
+    LEASE_SECONDS,
+    STREAM_LEASE_SECONDS,
+    Lease,
+    Redelivered,
+    pull_lease_seconds,
+)
 from pubsub_spark.read.staging.ids import digests, merged
 from pubsub_spark.read.staging.part import Footer
 
@@ -184,6 +190,16 @@ def test_ids_of_a_committed_part_are_in_doubt_before_its_lease_ends() -> None:
     made.doubt(part, merged([digests(pa.array(["a", "b"]))]), 30)
     assert [] == made.take_doubtful(31)
     assert [2] == [run.count for run in made.in_doubt.runs]
+
+
+def test_acks_in_time_are_not_in_doubt_however_long_tasks_pull() -> None:
+    """Tasks that pull past the deadline of their plan look for themselves."""
+    made = AckLedger(pull_lease_seconds(240.0), InDoubt("in-doubt/1-"))
+    made.plan(1, 0)
+    made.stage(1, 0, 10, FOOTER, Lease(0, STREAM_LEASE_SECONDS), outstanding=1)
+    made.commit(1, {0: (10, FOOTER)})
+
+    assert [] == made.take_doubtful(1)
 
 
 def test_the_deadline_is_the_first_end_of_a_lease_that_is_not_in_doubt() -> None:

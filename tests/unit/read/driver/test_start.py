@@ -250,9 +250,9 @@ def test_start_that_fails_closes_the_connection_and_claims_nothing(staging: Stag
 def test_run_that_was_killed_is_known(staging: Staging, started: Started):
     """It may hold leases of messages that it had received and not staged."""
     with started(0) as run:
-        assert 0.0 == run.leased_until
+        assert run.leased_until < run.now()
     with started(0) as run:
-        assert run.leased_until > run.runtime.wall() + 500
+        assert run.leased_until > run.now() + 500
 
 
 def test_schemas_are_kept_for_uncommitted_batches(staging: Staging, started: Started):

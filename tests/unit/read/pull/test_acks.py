@@ -61,11 +61,16 @@ def ask(
 class PartlyFailedError(StatusError):
     """The error of a subscription with exactly-once delivery: an ErrorInfo names the failed ids."""
 
-    def __init__(self, reasons: dict[str, str], details: str = "Some acks failed.") -> None:
-        super().__init__(grpc.StatusCode.FAILED_PRECONDITION, details)
+    def __init__(
+        self,
+        reasons: dict[str, str],
+        details: str = "Some acks failed.",
+        code: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION,
+    ) -> None:
+        super().__init__(code, details)
         info = any_pb2.Any()
         info.Pack(error_details_pb2.ErrorInfo(reason="ACKS_FAILED", metadata=reasons))
-        status = status_pb2.Status(code=9, message="Some acks failed.", details=[info])
+        status = status_pb2.Status(code=code.value[0], message="Some acks failed.", details=[info])
         self._trailing = (("grpc-status-details-bin", status.SerializeToString()),)
 
     def trailing_metadata(self) -> Any:
@@ -273,6 +278,39 @@ def test_what_is_not_named_as_failed_has_counted():
 
     assert ["b"] == send(service, ids("a", "b", "c"))
     assert [["a", "b", "c"]] == service.acked
+
+
+@pytest.mark.parametrize(
+    ("code", "sent", "refused"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, [["a", "b", "c"], ["a", "c"]], ["b"]),
+        (grpc.StatusCode.PERMISSION_DENIED, [["a", "b", "c"]], ["b", "a", "c"]),
+    ],
+)
+def test_what_is_not_named_counts_only_if_the_request_was_carried_out(
+    code: grpc.StatusCode, sent: list[list[str]], refused: list[str]
+):
+    """Google's clients send it again, or fail it."""
+    service = Service(answers=[PartlyFailedError({"b": "PERMANENT_FAILURE_INVALID_ACK_ID"}, code=code)])
+
+    assert refused == send(service, ids("a", "b", "c"))
+    assert sent == service.acked
+
+
+def test_failure_for_an_unknown_reason_is_permanent():
+    """As in the clients of Google. Other keys than ids of the request, such as the name of a quota, are ignored."""
+    service = Service(answers=[PartlyFailedError({"b": "ANOTHER_REASON", "quota_limit": "AcksPerMinute"})])
+
+    assert ["b"] == send(service, ids("a", "b", "c"))
+
+
+def test_acks_of_ordering_keys_are_sent_one_after_the_other():
+    """Pub/Sub drops the ack of a message that comes before that of an earlier one of its key, and answers OK."""
+    service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)])
+    texts = [f"ack-{n}" for n in range(9000)]
+
+    assert [] == send(service, ids(*texts), in_order=True, window=LARGEST)
+    assert [texts[:3000], texts[:3000], texts[3000:6000], texts[6000:]] == service.acked
 
 
 def test_details_that_contradict_the_status_are_not_believed():

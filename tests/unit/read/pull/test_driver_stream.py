@@ -494,6 +494,35 @@ def test_stream_is_not_idle_while_messages_are_to_be_nacked():
         assert stream.is_idle(0.05)
 
 
+def test_later_messages_of_a_key_are_nacked_with_an_expired_one():
+    """They are delivered again after it. Pub/Sub does not wait for the ack of the earlier ones before that."""
+    now = [0.0]
+    service = Service(scripts=[[response("a", key="k")]])
+    with opened(service, clock=lambda: now[0]) as stream:
+        wait(stream, 1)
+        for now[0] in range(1, 31):  # a jump would be a standstill
+            stream.poll()
+        service.calls[0].say(response("b", key="k"))
+        wait(stream, 2)
+        service.calls[0].say(response("c"))
+        wait(stream, 3)
+        for now[0] in range(31, 59):
+            stream.poll()
+        assert ["c"] == taken(stream)
+        stream.record_extension(sent=58.0, answered=58.0, refused=True)
+        assert ["ack-a", "ack-b"] == ack_ids(stream.take_expired())
+
+        service.calls[0].say(response("d", key="k"))
+        while not stream.has_expired:  # the others are being nacked
+            stream.poll(LONG)
+        assert [] == taken(stream)
+        assert ["ack-d"] == ack_ids(stream.take_expired())
+        stream.record_nacks(3)
+        service.calls[0].say(response("a", key="k"))
+        wait(stream, 1)
+        assert ["a"] == taken(stream)
+
+
 def ack_ids(receipts: list[pa.RecordBatch]) -> list[str]:
     return [ack_id for batch in receipts for ack_id in batch.column("ack_id").to_pylist()]
 

@@ -49,6 +49,17 @@ def test_stream_whose_probe_failed_is_probed_again():
     requests.join()
 
 
+@pytest.mark.parametrize("code", [Code.INTERNAL, Code.UNKNOWN, Code.ABORTED])
+def test_failing_service_has_not_answered_a_probe(code: Any):
+    """An outage is no empty subscription."""
+    service = Service()
+    stream = _stream(service)
+    until(lambda: stream.health.connected, "the stream")
+    service.answers.append(StatusError(code))
+    assert not stream.streams[0].probe()
+    stream.close()
+
+
 def test_refused_credentials_of_a_probe_are_no_answer():
     """Else a service that takes seconds to refuse each stream would count as there. Refusals of streams are counted."""
     began = time.monotonic()
@@ -122,6 +133,13 @@ def test_stream_that_outlives_its_token_is_opened_again():
     assert [[response("a")], [response("b")]] == [stream.take(LONG), stream.take(LONG)]
     with pytest.raises(PubSubError):
         stream.take(LONG)
+    stream.close()
+
+
+def test_stream_that_the_service_cancels_is_opened_again():
+    """It does so now and then, although the query is well."""
+    stream = _stream(Service(scripts=[[response("a"), Code.CANCELLED], [response("b")]]))
+    assert [[response("a")], [response("b")]] == [stream.take(LONG), stream.take(LONG)]
     stream.close()
 
 

@@ -146,6 +146,15 @@ def test_end_that_a_run_writes_late_changes_nothing(staging: Staging):
     assert ["unfinished/3"] == staging.files("unfinished/")
 
 
+def test_clock_that_was_ahead_once_is_forgotten(staging: Staging):
+    """Messages are leased for a time that the service limits."""
+    earlier, later = (replace(staging, epoch=epoch) for epoch in (1, 2))
+    earlier.begin_run(9000.0, LEASE_SECONDS)
+    earlier.end_run(9500.0, 9000.0)
+
+    assert 1000.0 + LEASE_SECONDS == later.begin_run(1000.0, LEASE_SECONDS)
+
+
 def test_batch_ten_is_not_batch_one(staging: Staging):
     """Deleting one batch leaves those alone whose number begins like its own."""
     staging.create("1/part-0", part("a"))
