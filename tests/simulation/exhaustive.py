@@ -45,7 +45,8 @@ _PULL_SECONDS = 5.0  # of a task
 _IN_A_PULL_SECONDS = (1.0, 3.0)
 _BEFORE_PULL_SECONDS = (15.0, 25.0)  # after which a batch is planned while no lease ends soon
 _NO_QUOTA_SECONDS = 100.0  # until acks are accepted, long after the lease of the driver stream
-_LATE_PULL_SECONDS = (35.0, 50.0)  # of an attempt, until the first lease ends
+_LONG_PULL_SECONDS = 20.0
+_LATE_PULL_SECONDS = (35.0, 45.0)  # of an attempt, until the first lease ends
 _LEASED_SECONDS = (40.0, 60.0)  # after which the lease ends of an attempt that has pulled at once, or late
 _SLOW_SINK_SECONDS = 58.0  # a few less than a lease
 _APART_SECONDS = (0.1, 5.0)  # two messages: their leases are extended at once, or one after the other
@@ -159,7 +160,7 @@ def _pull_late(world: World, choices: Enumerated) -> None:
     """Suspend an attempt at one of its operations, so that its pull ends after the lease of the batch before."""
     world.service.quota_until = world.hub.now + _NO_QUOTA_SECONDS
     world.publish(1)
-    query = _query(PROCESSING_TIME, choices.pick((True, False)), _PULL_SECONDS)
+    query = _query(PROCESSING_TIME, choices.pick((True, False)), choices.pick((_PULL_SECONDS, _LONG_PULL_SECONDS)))
     application = world.start(replace(query, buffered=2))
     world.wait(choices.pick(_BEFORE_PULL_SECONDS))
     world.publish(3)
