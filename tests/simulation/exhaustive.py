@@ -527,7 +527,7 @@ def _lose_a_file(world: World, choices: Enumerated) -> None:
 
 
 def _use_another_area(world: World, choices: Enumerated) -> None:
-    """Replay a batch in another area, without its rows, and return to the first."""
+    """Start in another area while a batch is not committed, and return. It has no rows there, or the start fails."""
     query = replace(_query(*choices.pick(_TRIGGERS)), sink_seconds=_SINK_SECONDS)
     world.publish(1)
     application = world.start(query)
@@ -535,8 +535,9 @@ def _use_another_area(world: World, choices: Enumerated) -> None:
     application.kill()
     world.store = world.stores[1]
     world.record.note("other staging")
-    options = replace(query.options, fail_on_data_loss=False)
-    application = world.start(replace(query, options=options, fails_on_data_loss=False))
+    fails = choices.pick((False, True))
+    options = replace(query.options, fail_on_data_loss=fails)
+    application = world.start(replace(query, options=options, fails_on_data_loss=fails))
     application.driver.on_operation = _once(choices, application.driver.kill)
     world.wait(2 * _SINK_SECONDS)
     _stop(world, application)
