@@ -286,13 +286,18 @@ class _Sender:
             self._refused.append(request.ids)
 
     def _send_again(self, ids: pa.Array, retries: Retries) -> None:
+        if not len(ids):
+            return
         now = self.runtime.monotonic()
         pause = retries.pause(now, self._deadline)
+        later, self._retries = (self._retries, []) if self.in_order else ([], self._retries)
         if pause is None:
-            self._unanswered.append(ids)
+            self._unanswered += [ids, *(request.ids for _, request in later)]
+            self._take_until = now if self.in_order else self._take_until  # later ones would be dropped
         else:
             again = requests(self.empty, ids, self._window)
             self._retries.extend((now + pause, _Request(*parts, retries)) for parts in again)
+            self._retries.extend((max(at, now + pause), request) for at, request in later)
 
 
 def _merged(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:

@@ -313,6 +313,26 @@ def test_acks_of_ordering_keys_are_sent_one_after_the_other():
     assert [texts[:3000], texts[:3000], texts[3000:6000], texts[6000:]] == service.acked
 
 
+def test_acks_of_ordering_keys_are_in_order_when_a_request_is_split():
+    """After a timeout requests are smaller. The second half waits for the first."""
+    service = Service(
+        answers=[StatusError(grpc.StatusCode.DEADLINE_EXCEEDED), StatusError(grpc.StatusCode.UNAVAILABLE)]
+    )
+    texts = [f"ack-{n}".ljust(150, "x") for n in range(3000)]
+
+    assert [] == send(service, ids(*texts), in_order=True, window=acks.Window(requests=1, bytes=acks.MAX_BYTES))
+    whole, first, again, second = service.acked
+    assert (texts, first, texts) == (whole, again, [*first, *second])
+
+
+def test_acks_of_ordering_keys_end_with_one_that_is_not_answered():
+    """Pub/Sub would drop later ones."""
+    service = Service(answers=[StatusError(grpc.StatusCode.UNAVAILABLE)])
+    failed = ask(service, ids(*(f"ack-{n}" for n in range(9000))), timeout=-1, in_order=True, window=LARGEST)
+
+    assert (1, 3000, 3000, False) == (len(service.acked), len(failed.unanswered), failed.taken, failed.complete)
+
+
 def test_details_that_contradict_the_status_are_not_believed():
     """When details contradict the status all ids of the request are refused."""
     error = PartlyFailedError({"b": "TRANSIENT_FAILURE_OTHER"}, details="Something else failed.")
