@@ -31,7 +31,7 @@ RETRYABLE = frozenset(
 # The service may end a stream when its token expires. There is a new token by then, and a limit for refused ones. It
 # also cancels streams: https://github.com/googleapis/nodejs-pubsub/issues/979
 RETRYABLE_FOR_STREAM = RETRYABLE | {Code.UNAUTHENTICATED, Code.CANCELLED}
-# A Publish is cancelled by the service alone. We cancel streams ourselves, and Google's client does not retry them.
+# A Publish is cancelled by the service alone.
 RETRYABLE_FOR_PUBLISH = RETRYABLE | {Code.CANCELLED}
 
 # Code -> (class, sentence). {resource} is a full name in backticks, {detail} the service's own message.

@@ -1,7 +1,7 @@
 """The cases of docs/guarantee.md that allow a repeated row or a lost message, each as a predicate on the record.
 
 A repeat that no case names breaks invariant I5, a loss I1. A case may only look at the record: the actions of the
-service, the store and Spark. `sentence` is the begin of its line in guarantee.md.
+service, the store and Spark. `sentence` is the beginning of its line in guarantee.md.
 """
 
 from __future__ import annotations
@@ -86,10 +86,6 @@ def _clocks_were_apart(record: Record, repeat: Repeat) -> bool:
     return is_ahead or (suspended and bool(record.notes["clocks apart"]))
 
 
-def _is_undone(record: Record, message_id: str, by: str) -> bool:
-    return record.is_undone(message_id, by)
-
-
 def _staged(record: Record, message_id: str) -> Iterator[tuple[Commit, Staged]]:
     """Yield the parts of committed batches that have a message."""
     for commit in record.commits:
@@ -159,7 +155,7 @@ CASES: tuple[Case, ...] = (
 
 
 LOSSES: tuple[Loss, ...] = (
-    Loss("rolled back", "the checkpoint is older than the acknowledged batches", _is_undone),
+    Loss("rolled back", "the checkpoint is older than the acknowledged batches", Record.is_undone),
     Loss(
         "replayed elsewhere",
         "a batch was replayed without its rows because of another `stagingLocation` and `failOnDataLoss=false`",

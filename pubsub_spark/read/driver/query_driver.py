@@ -99,18 +99,22 @@ class QueryDriver:
         """Return the metrics of this source in `lastProgress`, or None before the first call."""
         if self.active is None:
             return None
-        return self.active.metrics(None if self._planned is None else self._planned[0].batch)
+        return self.active.metrics(self._announced)
 
     def close(self, is_asked: bool = True) -> None:
         """See `ActiveRun.end`. is_asked: whether Spark has asked for it."""
         if self.active is not None:
             active, self.active = self.active, None
-            announced = None if self._planned is None else self._planned[0].batch
             active.has_failed |= not is_asked
             with ExitStack() as ending:  # from the last line to the first, each whatever becomes of those before it
                 ending.callback(active.run.connection.close)
-                ending.callback(active.delete_subscription, announced)
+                ending.callback(active.delete_subscription, self._announced)
                 ending.callback(active.end)
+
+    @property
+    def _announced(self) -> int | None:
+        """The batch whose end was the last answer, until it is committed."""
+        return None if self._planned is None else self._planned[0].batch
 
     def _open(self, start: Offset, is_replay: bool) -> ActiveRun:
         if self.active is None:

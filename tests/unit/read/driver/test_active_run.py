@@ -22,13 +22,11 @@ from tests.unit.read.driver.running import LONG, Running
 from tests.unit.read.service import SUBSCRIPTION, Answer, ids
 
 BUDGET = Budget(100, 10**6)
+Active = Callable[..., ActiveRun]
 
 
 def refuse() -> None:
     raise StagingError("refused")
-
-
-Active = Callable[..., ActiveRun]
 
 
 @pytest.fixture
