@@ -18,7 +18,8 @@ event. A seed therefore fails again in the same way.
     checkers     the invariants I1 to I6. They read the record and know nothing of the code
     cases        the cases of docs/guarantee.md that allow a repeated message
     shrink       a smaller history that breaks the same invariant
-    exhaustive   all histories of two messages, two batches, one crash and one late attempt
+    scenarios    small histories with faults at any point, such as a crash and a late attempt
+    exhaustive   all histories of each scenario
     mutations    faults put into the code. Each must be caught
 
     python -m tests.simulation --histories 10000 --seed 1 --jobs 2

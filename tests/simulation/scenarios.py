@@ -1,0 +1,659 @@
+"""The scenarios that are enumerated: small histories with one or two faults, each of them at any point.
+
+`_crash` is the basic one: two messages, two batches, one crash and one late attempt. Enumerated are the protocol, the
+trigger and two faults. The driver is killed at any point: each call of the store and the service, each message that
+arrives, each write of Spark's logs and of the sink, or never. The first attempt of a pulling task is suspended at any
+point and for each duration. Threads run as soon as they can, and nothing else fails.
+
+Most of the others were written for a fault that random histories found late or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pubsub_spark.emulator.state.settings import DAY, Settings
+from pubsub_spark.options import ReadOptions
+from tests.simulation import checkers, product
+from tests.simulation.chooser import Enumerated, Fixed
+from tests.simulation.connection import ADDRESS
+from tests.simulation.history import BUFFERED_RESPONSES, SINGLE_BATCH_RUNS
+from tests.simulation.hub import Process
+from tests.simulation.schemas import Schema
+from tests.simulation.service import DEAD_LETTERS, SUBSCRIPTION
+from tests.simulation.spark import AVAILABLE_NOW, ONCE, PROCESSING_TIME, Application, Query
+from tests.simulation.world import Setup, World
+
+_SINK_SECONDS = 30.0  # of a batch after the crash
+_LATE_SECONDS = (20.0, 700.0)  # while the batch is being evaluated again, and after its leases
+_TRIGGERS = ((PROCESSING_TIME, True), (AVAILABLE_NOW, True), (AVAILABLE_NOW, False), (ONCE, True))
+_LEASES_SECONDS = 700.0
+_LATE_ACKS_SECONDS = 62.0  # until acks are accepted, after the lease of the driver stream
+_LATE_START_SECONDS = 70.0  # until a later run has written ids in doubt
+_SILENCES_SECONDS = 1.0, 620.0, 10.0, 10.0  # at the end of the last, a message of the run before is not due yet
+_PULL_SECONDS = 5.0  # of a task
+_IN_A_PULL_SECONDS = (1.0, 3.0)
+_BEFORE_PULL_SECONDS = (15.0, 25.0)  # after which a batch is planned while no lease ends soon
+_NO_QUOTA_SECONDS = 100.0  # until acks are accepted, long after the lease of the driver stream
+_LONG_PULL_SECONDS = 20.0
+_LATE_PULL_SECONDS = (35.0, 45.0)  # of an attempt, until the first lease ends
+_LEASED_SECONDS = (40.0, 60.0)  # after which the lease ends of an attempt that has pulled at once, or late
+_SLOW_SINK_SECONDS = 58.0  # a few less than a lease
+_APART_SECONDS = (0.1, 5.0)  # two messages: their leases are extended at once, or one after the other
+_EXTENDED_SECONDS = 6.0  # until the lease of the first message is extended, and the other one is not due
+_TAKEN_OVER_SECONDS = 8.0  # of a run, while the second one replays its batch
+_OF_A_START = tuple(range(1, 18))  # operations
+_BEFORE_DELETION_SECONDS = 20.0  # after which ids in doubt are not so any more
+_BACKLOG = 30  # messages
+
+
+def _query(trigger: str, passes_start: bool, pull_seconds: float = 1.0, messages: int = 2) -> Query:
+    """messages: the most of a batch."""
+    options = ReadOptions(
+        endpoint=ADDRESS,
+        subscription_id=SUBSCRIPTION,
+        max_messages_per_trigger=messages,
+        idle_timeout=pull_seconds,
+        max_fetch_period=pull_seconds,
+    )
+    return Query(options, trigger, passes_start, product.Budget(messages, 10**6), fetch_partitions=1, buffered=1)
+
+
+def _crash(world: World, choices: Enumerated) -> None:
+    """Kill the driver, and suspend the first attempt of a task."""
+    query = _query(*choices.pick(_TRIGGERS))
+    world.publish(1)
+    world.publish(1)
+    application = world.start(query)
+    application.driver.on_operation = _once(choices, application.driver.kill)
+    application.on_attempt = lambda process: _make_late(application, process, choices)
+    end = world.hub.now + 30.0
+    while application.is_alive and world.hub.now < end:
+        world.wait(1.0)
+    _stop(world, application)
+    application.driver.on_operation = None
+    for _ in range(SINGLE_BATCH_RUNS if query.is_asked_once else 2):
+        if not world.is_delivered:
+            world.run_quietly(world.start(replace(query, sink_seconds=_SINK_SECONDS)))
+            world.wait(_LEASES_SECONDS)
+    _check(world)
+
+
+def _leave_an_attempt(world: World, choices: Enumerated) -> None:
+    """Commit a batch while an attempt of its task lives on, which is suspended.
+
+    The batch is deleted late. More messages make a task pull at the time when the lease of the attempt ends.
+    """
+    world.faults.rates["partial action"] = 1.0
+    world.store.delays["creates", "1"] = _LEASES_SECONDS  # that batch 1 was acknowledged
+    for key in "ab":
+        world.publish(1, key)
+    application = world.start(_query(PROCESSING_TIME, choices.pick((True, False)), _PULL_SECONDS))
+    application.on_attempt = lambda process: _make_late(application, process, choices)
+    world.wait(_LATE_SECONDS[0])
+    world.faults.are_on = False
+    world.store.delays.clear()
+    world.wait(choices.pick(_LEASED_SECONDS))
+    for key in "cde":
+        world.publish(1, key)
+    world.run_quietly(application)
+    _check(world)
+
+
+def _end_with_a_redelivery(world: World, choices: Enumerated) -> None:
+    """Kill or stop a run at any point at which it may have been sent a message whose id is in doubt.
+
+    The next run must not take the subscription for empty before the message is redelivered.
+    """
+    query = replace(_query(PROCESSING_TIME, True), buffered=choices.pick((1, 1000)))
+    world.service.quota_until = world.hub.now + _LATE_ACKS_SECONDS
+    world.publish(1)
+    application = world.start(query)
+    world.wait(_LATE_ACKS_SECONDS + 5.0)
+    _stop(world, application)
+    world.wait(DAY)
+    world.service.quota_until = world.hub.now + choices.pick((0.0, _LATE_ACKS_SECONDS))
+    application = world.start(query)
+    ends = choices.pick((application.driver.kill, application.stop))
+    application.driver.on_operation = _once(choices, ends)
+    world.wait(10.0)
+    _stop(world, application)
+    world.wait(choices.pick((0.0, _LEASES_SECONDS)))
+    _read_after_silences(world, query)
+
+
+def _pull_late(world: World, choices: Enumerated) -> None:
+    """Suspend an attempt at one of its operations, so that its pull ends after the lease of the batch before."""
+    world.service.quota_until = world.hub.now + _NO_QUOTA_SECONDS
+    world.publish(1)
+    query = _query(PROCESSING_TIME, choices.pick((True, False)), choices.pick((_PULL_SECONDS, _LONG_PULL_SECONDS)))
+    application = world.start(replace(query, buffered=2))
+    world.wait(choices.pick(_BEFORE_PULL_SECONDS))
+    world.publish(3)
+    application.on_attempt = lambda process: _make_late(application, process, choices, _LATE_PULL_SECONDS)
+    world.wait(_NO_QUOTA_SECONDS)
+    world.publish(1)
+    world.run_quietly(application)
+    _check(world)
+
+
+def _write_late(world: World, choices: Enumerated) -> None:
+    """Write that a batch was acknowledged only after the next run. Stage a part of that run after its deletion."""
+    query = _query(PROCESSING_TIME, choices.pick((True, False)), _PULL_SECONDS)
+    world.store.delays["creates", "1"] = _LEASES_SECONDS  # that batch 1 was acknowledged
+    world.publish(1)
+    application = world.start(query)
+    world.wait(_PULL_SECONDS)
+    _stop(world, application)
+    world.store.delays.clear()
+    world.faults.rates["speculation"] = 1.0
+    for _ in range(3):
+        world.publish(1)
+    application = world.start(query)
+    application.on_attempt = lambda process: _make_late(application, process, choices)
+    world.wait(_LATE_SECONDS[0])
+    world.faults.are_on = False
+    _stop(world, application)
+    world.wait(_LEASES_SECONDS)
+    world.run_quietly(world.start(query))
+    _check(world)
+
+
+def _stage_late(world: World, choices: Enumerated) -> None:
+    """Kill a run whose driver's part comes into the store after later runs have committed its batch without it."""
+    query = _query(*choices.pick(_TRIGGERS))
+    world.store.delays["creates", "part-0"] = _NO_QUOTA_SECONDS
+    world.publish(1)
+    application = world.start(query)
+    world.wait(_PULL_SECONDS)
+    application.kill()
+    world.store.delays.clear()
+    application = world.start(query)
+    application.driver.on_operation = _once(choices, application.driver.kill)
+    world.wait(_PULL_SECONDS)
+    _stop(world, application)
+    world.publish(1)
+    application = world.start(query)
+    world.wait(_PULL_SECONDS)
+    _stop(world, application)
+    for _ in range(SINGLE_BATCH_RUNS):
+        world.wait(_LEASES_SECONDS)
+        world.run_quietly(world.start(query))
+    _check(world)
+
+
+def _roll_back(world: World, choices: Enumerated) -> None:
+    """Put the checkpoint back by a batch whose ids are in doubt. Its messages must be rows again before their acks."""
+    query = replace(_query(PROCESSING_TIME, choices.pick((True, False))), buffered=choices.pick((1, 1000)))
+    world.service.quota_until = world.hub.now + _NO_QUOTA_SECONDS
+    application = world.start(query)
+    for _ in range(2):
+        world.publish(1)
+        world.wait(_PULL_SECONDS)
+    world.wait(_LATE_ACKS_SECONDS)
+    world.publish(1)  # ids are put in doubt before a batch is planned
+    application.driver.on_operation = _once(choices, choices.pick((application.driver.kill, application.stop)))
+    world.wait(_PULL_SECONDS)
+    _stop(world, application)
+    world.roll_back(1)
+    world.wait(choices.pick((0.0, _LEASES_SECONDS)))
+    world.run_quietly(world.start(query))
+    _check(world)
+
+
+def _start_late(world: World, choices: Enumerated) -> None:
+    """Suspend a start at any point. Meanwhile a later run takes over, and has a message whose id is in doubt."""
+    query = _query(PROCESSING_TIME, choices.pick((True, False)))
+    application = world.start(query)
+    world.wait(_PULL_SECONDS)
+    _stop(world, application)
+    late = world.start(query)
+    late.driver.on_operation = _once(choices, lambda: late.suspend(late.driver, _LATE_START_SECONDS))
+    world.wait(1.0)
+    world.publish(1)
+    world.service.quota_until = world.hub.now + _LATE_ACKS_SECONDS
+    application = world.start(query)
+    world.wait(_LATE_START_SECONDS + 5.0)
+    choices.pick((application.kill, application.stop))()
+    _stop(world, application)
+    _stop(world, late)
+    _read_after_silences(world, query)
+
+
+def _lose_a_lease(world: World, choices: Enumerated) -> None:
+    """Refuse to extend the lease of a buffered message. It ends, and it is redelivered, while a batch is written."""
+    query = replace(_query(PROCESSING_TIME, choices.pick((True, False))), sink_seconds=_SLOW_SINK_SECONDS, buffered=3)
+    application = world.start(query)
+    world.publish(1)
+    world.wait(choices.pick(_APART_SECONDS))
+    world.publish(1)
+    world.wait(_EXTENDED_SECONDS)
+    world.faults.rates["some ids fail"] = 1.0
+    world.service.chooser = Fixed(at=-1)  # the last reason is permanent
+    world.wait(_SLOW_SINK_SECONDS / 2)
+    world.faults.are_on = False
+    world.run_quietly(application)
+    _check(world)
+
+
+def _deliver_a_key_twice(world: World, choices: Enumerated) -> None:
+    """End leases early, so that two tasks are sent the same messages of a key. One is suspended at any point."""
+    query = _query(PROCESSING_TIME, choices.pick((True, False)), _PULL_SECONDS, messages=1000)
+    application = world.start(replace(query, fetch_partitions=2))
+    world.wait(_PULL_SECONDS)
+    world.faults.rates["lease cut"] = 1.0
+    for key, count in (("b", 1), ("a", 2), ("a", 1)):
+        world.publish(count, key)
+    application.on_attempt = lambda process: _make_late(application, process, choices, _IN_A_PULL_SECONDS)
+    world.wait(choices.pick((*_IN_A_PULL_SECONDS, _PULL_SECONDS + 1.0)))
+    world.faults.are_on = False
+    world.run_quietly(application)
+    _check(world)
+    checkers.check_keys(world.record)
+
+
+def _take_over(world: World, choices: Enumerated) -> None:
+    """Start a second run while the driver of the first, or its task, is suspended at any point."""
+    query = replace(_query(PROCESSING_TIME, choices.pick((True, False))), buffered=choices.pick((1, 1000)))
+    world.publish(1)
+    world.publish(1)
+    first, seconds = world.start(query), choices.pick((0.0, _SINK_SECONDS))
+
+    def take_over(process: Process) -> None:
+        world.start(replace(query, sink_seconds=seconds))
+        first.suspend(process, _TAKEN_OVER_SECONDS)
+
+    if choices.chance(0.5):
+        first.driver.on_operation = _once(choices, lambda: take_over(first.driver))
+    else:
+        first.on_attempt = lambda process: _at_any_point(first, process, choices, lambda: take_over(process))
+    world.wait(_PULL_SECONDS)
+    first.driver.on_operation = None
+    world.wait(_SINK_SECONDS + _TAKEN_OVER_SECONDS)
+    for application in list(world.applications):
+        _stop(world, application)
+    world.run_quietly(world.start(query))
+    _check(world)
+
+
+def _take_over_a_deletion(world: World, choices: Enumerated) -> None:
+    """Start a second run while the first puts an id in doubt and deletes its batch. Both are suspended at any point."""
+    query = _query(PROCESSING_TIME, True)
+    world.service.quota_until = world.hub.now + _LATE_ACKS_SECONDS
+    world.publish(1)
+    first = world.start(query)
+    world.wait(_LATE_ACKS_SECONDS - 0.5)
+
+    def take_over() -> None:
+        second = world.start(query)
+        second.driver.on_operation = _once(choices, lambda: second.suspend(second.driver, 2 * _PULL_SECONDS))
+        first.suspend(first.driver, _PULL_SECONDS / 2)
+
+    first.driver.on_operation = _once(choices, take_over)
+    world.wait(_PULL_SECONDS)
+    for application in world.applications:
+        application.driver.on_operation = None
+    world.wait(4 * _PULL_SECONDS)
+    _stop(world, first)
+    world.wait(_LEASES_SECONDS)
+    if len(world.applications) == 1:
+        _read_after_silences(world, query)
+    else:
+        world.run_quietly(world.applications[1])
+        _check(world)
+
+
+def _take_over_ids(world: World, choices: Enumerated) -> None:
+    """Start a second run at any point at which the first deletes files of ids in doubt. It and its tasks read them."""
+    query = _query(PROCESSING_TIME, True)
+    world.service.quota_until = world.hub.now + _LATE_ACKS_SECONDS
+    world.publish(1)
+    first = world.start(replace(query, buffered=1000))
+    world.wait(_PULL_SECONDS)
+    world.publish(1)
+    world.wait(_LATE_ACKS_SECONDS - _PULL_SECONDS + 3.0)
+    world.publish(1)
+
+    def take_over() -> None:
+        second = world.start(query)
+        second.driver.at[choices.pick(_OF_A_START)] = lambda: second.suspend(second.driver, 2 * _PULL_SECONDS)
+        first.suspend(first.driver, _PULL_SECONDS / 2)
+
+    world.wait(_BEFORE_DELETION_SECONDS)
+    first.driver.on_operation = _once(choices, take_over)
+    world.wait(_IN_A_PULL_SECONDS[1])
+    first.driver.on_operation = None
+    world.wait(_SINK_SECONDS)
+    _stop(world, first)
+    world.publish(4)
+    world.wait(_LATE_SECONDS[0])
+    _stop(world, world.applications[-1])
+    world.run_quietly(world.start(query))
+    _check(world)
+
+
+def _lose_files(world: World, choices: Enumerated) -> None:
+    """Remove one file of a batch, or all, while one of the attempts of its task is suspended at any point."""
+    query = _query(PROCESSING_TIME, True, _PULL_SECONDS, messages=3)
+    application = world.start(query)
+    world.wait(_PULL_SECONDS)
+    world.faults.rates["speculation"] = 1.0
+    query.sink_seconds = _SINK_SECONDS
+    application.on_attempt = lambda process: _make_late(application, process, choices, _LATE_SECONDS[:1])
+    for _ in range(4):
+        world.publish(1)
+    world.wait(_LATE_SECONDS[0] - 1.0)
+    _remove(world, choices, with_pairs=True)
+    if choices.chance(0.5):
+        application.driver.kill()
+    world.wait(_SINK_SECONDS)
+    query.sink_seconds = 0.0
+    world.faults.are_on = False
+    _stop(world, application)
+    _read_on(world, query)
+
+
+def _lose_files_after_the_sink(world: World, choices: Enumerated) -> None:
+    """Kill a driver when the sink has its batch and the commit log has not. Remove one of the files, or all.
+
+    One of two attempts of a task is suspended at any point, and may stage its part before the replay.
+    """
+    query = _query(PROCESSING_TIME, choices.pick((True, False)), _PULL_SECONDS, messages=3)
+    application = world.start(query)
+    world.wait(_PULL_SECONDS)
+    world.faults.rates["speculation"] = 1.0
+    application.on_attempt = lambda process: _make_late(application, process, choices, _LATE_SECONDS[:1])
+    log, sink = world.checkpoint, world.sink
+
+    def kill() -> None:
+        if any(rows and number not in log.commits for number, rows in sink.written.items()):
+            application.driver.kill()
+
+    application.driver.on_operation = kill
+    for _ in range(4):
+        world.publish(1)
+    world.wait(_LATE_SECONDS[0] - 1.0)
+    _remove(world, choices)
+    world.wait(_PULL_SECONDS)
+    world.faults.are_on = False
+    _read_on(world, query)
+
+
+def _lose_a_sibling(world: World, choices: Enumerated) -> None:
+    """Send two tasks of a batch the same messages. Kill the driver, and remove one file of the batch, or all."""
+    query = replace(_query(PROCESSING_TIME, True, _PULL_SECONDS, messages=5), fetch_partitions=2)
+    application = world.start(query)
+    world.wait(_PULL_SECONDS)
+    query.sink_seconds = application.query.sink_seconds = 2 * _SINK_SECONDS
+
+    def suspend(process: Process) -> None:
+        if process.name.endswith(".1.0") and not application.outlives:
+            application.outlives.add(process)
+            process.at[1] = lambda: application.suspend(process, 70.0)
+
+    application.on_attempt = suspend
+    world.publish(1)
+    world.publish(2)
+    world.service.quota_until = world.hub.now + _NO_QUOTA_SECONDS
+    world.wait(90.0)
+    application.kill()
+    _remove(world, choices)
+    world.wait(_LATE_SECONDS[0])
+    query.sink_seconds = 0.0
+    _read_on(world, query)
+
+
+def _doubt_slowly(world: World, choices: Enumerated) -> None:
+    """Write ids in doubt for so long that a lease ends before a task of the batch pulls."""
+    query = _query(PROCESSING_TIME, True, 2 * _PULL_SECONDS, messages=1000)
+    query = replace(query, buffered=choices.pick((4, 6)))
+    world.service.quota_until = world.hub.now + _NO_QUOTA_SECONDS
+    world.publish(1)
+    application = world.start(query)
+    world.wait(_BEFORE_PULL_SECONDS[1])
+    epoch = next(path for path in world.store.files if "/owners/" in path).rpartition("/")[2]
+    seconds = choices.pick((46.0, 48.0, 50.0, 52.0))
+    for number in range(9):
+        world.store.delays["creates", f"{epoch}-{number}"] = seconds
+    world.publish(1)
+    world.wait(choices.pick((5.5, 6.0, 6.5)))
+    world.publish(choices.pick((6, 12)))
+    world.wait(_NO_QUOTA_SECONDS)
+    world.store.delays.clear()
+    world.run_quietly(application)
+    _check(world)
+
+
+def _read_without_acks(world: World, choices: Enumerated) -> None:
+    """Read messages while Pub/Sub answers no acks for a quarter of an hour."""
+    query = _query(PROCESSING_TIME, choices.pick((True, False)), messages=1000)
+    query = replace(query, buffered=1000, interval=choices.pick((0.0, 10.0)))
+    world.service.quota_until = world.hub.now + 900.0
+    application = world.start(query)
+    for _ in range(9):
+        world.publish(1)
+        world.wait(100.0)
+        if missing := checkers.undelivered(world.record):
+            world.record.violate("I4", f"{missing} is no row after 100 s, although its stream is open")
+    world.run_quietly(application)
+    _check(world)
+
+
+def _stand_still(world: World, choices: Enumerated) -> None:
+    """Suspend the driver for longer than a lease, while a message comes. It must not use up its attempts."""
+    query = replace(_query(PROCESSING_TIME, choices.pick((True, False))), buffered=1000)
+    application = world.start(query)
+    world.wait(2 * _PULL_SECONDS)
+    seconds = choices.pick((61.0, 65.0, 70.0))
+    application.suspend(application.driver, seconds)
+    world.wait(choices.pick((0.5, seconds - 2.0)))
+    world.publish(1)
+    world.run_quietly(application)
+    if any(message.ended for message in world.record.messages.values()):
+        world.record.violate("I3", "a message that was never a row is a dead letter")
+    _check(world)
+
+
+def _lose_files_of_a_replay(world: World, choices: Enumerated) -> None:
+    """Remove one file of a replayed batch, or all. A part of its first run is staged before or after."""
+    query = _query(PROCESSING_TIME, choices.pick((True, False)))
+    world.store.delays["creates", "part-1"] = 2 * _PULL_SECONDS
+    world.publish(1)
+    world.publish(1)
+    application = world.start(query)
+    world.wait(1.0)
+    application.kill()
+    world.service.quota_until = world.hub.now + 3 * _PULL_SECONDS
+    query.sink_seconds = choices.pick((0.0, _SINK_SECONDS))
+    application = world.start(query)
+    world.wait(choices.pick((_PULL_SECONDS, 2 * _PULL_SECONDS)))
+    world.store.delays.clear()
+    _remove(world, choices)
+    world.wait(2 * _PULL_SECONDS)
+    if choices.chance(0.5):
+        application.kill()
+    query.sink_seconds = 0.0
+    world.wait(_SINK_SECONDS)
+    _stop(world, application)
+    _read_on(world, query)
+
+
+def _lose_a_file(world: World, choices: Enumerated) -> None:
+    """Remove any file of a batch before any attempt of a task, while two actions read it."""
+    world.hub.chooser = Fixed(at=-1)  # of the numbers of actions, the last is two
+    query = _query(*choices.pick(_TRIGGERS))
+    world.publish(1)
+    world.publish(3)
+    application = world.start(query)
+    lose = _once(choices, lambda: _remove(world, choices))
+    application.on_attempt = lambda _: lose()
+    world.wait(_LATE_SECONDS[0])
+    _stop(world, application)
+    _read_on(world, query)
+
+
+def _use_another_area(world: World, choices: Enumerated) -> None:
+    """Start in another area while a batch is not committed, and return. It has no rows there, or the start fails."""
+    query = replace(_query(*choices.pick(_TRIGGERS)), sink_seconds=_SINK_SECONDS)
+    world.publish(1)
+    application = world.start(query)
+    world.wait(_PULL_SECONDS)
+    application.kill()
+    world.store = world.stores[1]
+    world.record.note("other staging")
+    fails = choices.pick((False, True))
+    options = replace(query.options, fail_on_data_loss=fails)
+    application = world.start(replace(query, options=options, fails_on_data_loss=fails))
+    application.driver.on_operation = _once(choices, application.driver.kill)
+    world.wait(2 * _SINK_SECONDS)
+    _stop(world, application)
+    world.store = world.stores[0]
+    _read_on(world, query)
+
+
+def _read_once_a_day(world: World, choices: Enumerated) -> None:
+    """Read one batch a day, so that each ack is late. On the third day acks are refused for a while, at any time."""
+    query = _query(*choices.pick(_TRIGGERS[2:]), messages=choices.pick((3, 1000)))
+    query = replace(query, buffered=choices.pick((2, 3, 4)))
+    after, seconds = choices.pick((0.005, 0.012, 0.02)), choices.pick((0.5, 1.0, 2.0))
+
+    def refuse() -> None:
+        world.service.quota_until = world.hub.now + seconds
+
+    for day, published in enumerate((3, 7, 0, 0)):
+        for _ in range(published):
+            world.publish(1)
+        if day == 2:
+            world.hub.after(after, refuse)
+        world.run_quietly(world.start(query))
+        world.wait(DAY)
+    checkers.check_repeats(world.record)
+
+
+def _change_the_schema(world: World, choices: Enumerated) -> None:
+    """Kill a run at any point. Before the replay, the revision that a message names is shown or deleted."""
+    world.service.schema = schema = Schema()
+    query = _query(PROCESSING_TIME, choices.pick((True, False)))
+    query = replace(query, options=replace(query.options, decode="topic"))
+    world.publish(1)  # its reader has a field more
+    schema.commit(world.hub.now)
+    application = world.start(query)
+    application.driver.on_operation = _once(choices, application.driver.kill)
+    world.wait(_PULL_SECONDS)
+    shown_after, is_deleted = choices.pick(((0.0, True), (_LATE_SECONDS[0], False)))
+    schema.commit(world.hub.now + shown_after)
+    world.publish(1)
+    world.wait(_LATE_SECONDS[0])
+    _stop(world, application)
+    schema.commit(world.hub.now)
+    if is_deleted:
+        schema.delete(2)
+    world.run_quietly(world.start(query))
+    _check(world)
+
+
+def _read_a_backlog(world: World, choices: Enumerated) -> None:
+    """Read a backlog while the rest of the driver's buffer is too small for a response, with no fault."""
+    query = _query(*choices.pick(_TRIGGERS[:2]), messages=1000)
+    buffered = BUFFERED_RESPONSES * (world.service.response or 1)
+    world.publish(_BACKLOG)
+    world.run_quietly(world.start(replace(query, buffered=buffered)))
+    checkers.check_batches(world.record, _BACKLOG, len(world.record.commits))
+    _check(world)
+
+
+def _read_after_silences(world: World, query: Query) -> None:
+    """Run the query to the end. Each message comes after a silence, and redeliveries may be due during it."""
+    application = world.start(query)
+    for seconds in _SILENCES_SECONDS:
+        world.wait(seconds)
+        world.publish(1)
+    world.run_quietly(application)
+    _check(world)
+
+
+def _remove(world: World, choices: Enumerated, with_pairs: bool = False) -> None:
+    """Remove one of the files of batches, or all, as a cleaner does. with_pairs: or a part and its `given` file."""
+    paths = sorted(path for path in world.store.files if path.split("/")[-2].isdigit())
+    pairs = [[path, given] for path in paths if (given := path.replace("/part-", "/given-")) != path and given in paths]
+    for path in choices.pick([paths, *([path] for path in paths), *(pairs if with_pairs else ())]):
+        world.store.remove(path)
+
+
+def _read_on(world: World, query: Query) -> None:
+    """Read on after files were lost, as the errors advise."""
+    query = replace(query, options=replace(query.options, fail_on_data_loss=False), fails_on_data_loss=False)
+    for _ in range(2 * SINGLE_BATCH_RUNS):
+        world.run_quietly(world.start(query))
+        world.wait(_LEASES_SECONDS)
+    _check(world)
+
+
+def _stop(world: World, application: Application) -> None:
+    if application.is_alive:
+        application.stop()
+        world.wait_for(application, 60.0)
+
+
+def _check(world: World) -> None:
+    world.check_end()
+    checkers.check_repeats(world.record)
+
+
+def _once(choices: Enumerated, happens: Callable[[], None]) -> Callable[[], None]:
+    """Return the chooser that decides at each operation whether something happens there. It happens once at most."""
+    has_happened: list[bool] = []
+
+    def decide() -> None:
+        if not has_happened and choices.chance(0.5):
+            has_happened.append(True)
+            happens()
+
+    return decide
+
+
+def _make_late(
+    application: Application,
+    process: Process,
+    choices: Enumerated,
+    durations: tuple[float, ...] = _LATE_SECONDS,
+) -> None:
+    """Suspend the first attempt at one of its operations. It lives on when its driver is gone."""
+    _at_any_point(application, process, choices, lambda: application.suspend(process, choices.pick(durations)))
+
+
+def _at_any_point(application: Application, process: Process, choices: Enumerated, happens: Callable[[], None]) -> None:
+    """Let something happen at one of the operations of the first attempt."""
+    if not application.outlives:
+        application.outlives.add(process)
+        process.on_operation = _once(choices, happens)
+
+
+SCENARIOS = (
+    (_crash, Setup(Settings(ack_deadline=10))),
+    (_leave_an_attempt, Setup(Settings(ack_deadline=10, ordering=True))),
+    (_end_with_a_redelivery, Setup(Settings(ack_deadline=10, min_backoff=600, max_backoff=600))),
+    (_pull_late, Setup(Settings(ack_deadline=10))),
+    (_write_late, Setup(Settings(ack_deadline=10))),
+    (_stage_late, Setup(Settings(ack_deadline=10))),
+    (_roll_back, Setup(Settings(ack_deadline=10))),
+    (_start_late, Setup(Settings(ack_deadline=10, min_backoff=600, max_backoff=600))),
+    (_lose_a_lease, Setup(Settings(ack_deadline=10, exactly_once=True))),
+    (_deliver_a_key_twice, Setup(Settings(ack_deadline=10, ordering=True))),
+    (_take_over, Setup(Settings(ack_deadline=10))),
+    (_take_over_a_deletion, Setup(Settings(ack_deadline=10, min_backoff=600, max_backoff=600))),
+    (_take_over_ids, Setup(Settings(ack_deadline=10))),
+    (_lose_files, Setup(Settings(ack_deadline=10))),
+    (_lose_files_after_the_sink, Setup(Settings(ack_deadline=10))),
+    (_lose_a_sibling, Setup(Settings(ack_deadline=10))),
+    (_doubt_slowly, Setup(Settings(ack_deadline=10))),
+    (_read_without_acks, Setup(Settings(ack_deadline=10))),
+    (_stand_still, Setup(Settings(ack_deadline=10, dead_letter_topic=DEAD_LETTERS, dead_letter_attempts=5))),
+    (_lose_files_of_a_replay, Setup(Settings(ack_deadline=10))),
+    (_lose_a_file, Setup(Settings(ack_deadline=10))),
+    (_use_another_area, Setup(Settings(ack_deadline=10))),
+    (_read_once_a_day, Setup(Settings(ack_deadline=10), response=2)),
+    (_change_the_schema, Setup(Settings(ack_deadline=10))),
+    (_read_a_backlog, Setup(Settings(ack_deadline=10), response=2)),
+)
