@@ -202,11 +202,8 @@ class ActiveRun:
         return False
 
     def _idle_seconds(self) -> float:
-        idle = self.run.stream.idle_seconds  # first: messages that are nacked leave the stream after the flag is set
-        if self.extender.is_returning:
-            return 0.0
         pulled_at = -math.inf if self._pulled_at is None else self._pulled_at
-        return min(idle, self.run.runtime.monotonic() - max(self.extender.returned_at, pulled_at))
+        return min(self.run.stream.idle_seconds, self.run.runtime.monotonic() - pulled_at)
 
     def _record_drained(self, idle_seconds: float) -> None:
         """Record that nothing is left to deliver if no message came for some time, though it could have.

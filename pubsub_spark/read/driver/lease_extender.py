@@ -43,7 +43,6 @@ class LeaseExtender:
         self._readers: list[object] = []
         self._unread: Callable[[], None] | None = None
         self._stopping = False
-        self.is_returning, self.returned_at = False, 0.0  # nacks of buffered messages, which are delivered again
         self._threads = [
             run.runtime.start(self._work, "lease extender"),
             run.runtime.start(self._poll, "stream poller"),
@@ -90,15 +89,13 @@ class LeaseExtender:
         if run.stream.has_expired:
             with run.changed:  # before they are taken, which may make the stream idle
                 run.ledger.returned(now)
-            self.is_returning = True
+            expired, nacked = run.stream.take_expired(), 0
             try:
-                expired = run.stream.take_expired()
-                returned = acks.nack(run.connection, run.subscription, expired, self._times.timeout, run.runtime)
+                nacked = acks.nack(run.connection, run.subscription, expired, self._times.timeout, run.runtime).taken
                 with run.changed:  # their back-off has begun by now
                     run.ledger.returned(run.now())
-                run.stream.record_nacks(returned.taken)
             finally:
-                self.returned_at, self.is_returning = run.runtime.monotonic(), False
+                run.stream.record_nacks(nacked)
         while (taken := self._take(in_memory=True)) is not None:
             self._extend_part(*taken)
         self._readers = [reader for reader in self._readers if reader.is_alive()]  # type: ignore[attr-defined]

@@ -9,7 +9,8 @@ table TRANSITIONS alone, and only a part in SENDING has its ack ids sent:
     SENDING     a thread sends its acks                                     lease extended
     PAUSED      acks unanswered, or receipts unreadable                     lease extended, acks due at a time
     SETTLED     every ack was accepted, or its id is in doubt               deletable with all batches before it
-    DELETING    a thread deletes its file                                   afterwards the ledger forgets it
+    DELETING    a thread deletes its file
+    FORGOTTEN   deleted, or gone when its batch was committed               its messages are delivered again if gone
 
 `commit` is the only way to COMMITTED. It is called for the batches up to the `start` of `latestOffset`, or of a
 restart. It fixes the parts of its batch: a file that a late task stages afterwards, because `foreachBatch` has not read
@@ -53,25 +54,30 @@ class State(Enum):
     PAUSED = "paused"
     SETTLED = "settled"
     DELETING = "deleting"
+    FORGOTTEN = "forgotten"
 
 
 class Event(Enum):
     """An event that changes the state of a part."""
 
     COMMIT = "commit"
+    LOSE = "lose"
     SEND = "send"
     PAUSE = "pause"
     SETTLE = "settle"
     DELETE = "delete"
+    FORGET = "forget"
 
 
 TRANSITIONS = {
     (State.STAGED, Event.COMMIT): State.COMMITTED,
+    (State.STAGED, Event.LOSE): State.FORGOTTEN,
     (State.COMMITTED, Event.SEND): State.SENDING,
     (State.PAUSED, Event.SEND): State.SENDING,
     (State.SENDING, Event.PAUSE): State.PAUSED,
     (State.SENDING, Event.SETTLE): State.SETTLED,
     (State.SETTLED, Event.DELETE): State.DELETING,
+    (State.DELETING, Event.FORGET): State.FORGOTTEN,
 }
 UNSETTLED = frozenset({State.COMMITTED, State.SENDING, State.PAUSED})
 _LEASED = UNSETTLED | {State.STAGED}
@@ -198,6 +204,8 @@ class AckLedger:
         Returns the parts that were staged and are gone: their messages will be delivered, and be rows, again.
         """
         committed = self._batches[batch]
+        if committed.is_committed:
+            raise LedgerError(f"batch {batch} is committed already")
         for number, (length, footer) in parts.items():
             self.stage(batch, number, length)
             part = committed.parts[number]
@@ -206,7 +214,7 @@ class AckLedger:
             part.footer, part.length = footer, length
         gone = sorted(committed.parts.keys() - parts.keys())
         for number in gone:
-            del committed.parts[number]
+            committed.parts.pop(number).apply(Event.LOSE)
         for part in committed.parts.values():
             part.apply(Event.COMMIT)
         committed.is_committed = True
@@ -279,7 +287,8 @@ class AckLedger:
     def deleted(self, batches: list[int]) -> None:
         """Record that a thread has deleted the files of batches, or has them in `files_left`."""
         for batch in batches:
-            del self._batches[batch]
+            for part in self._batches.pop(batch).parts.values():
+                part.apply(Event.FORGET)
 
     def files_left(self, batches: list[int], until: float) -> None:
         """Record that the files of batches could not be deleted. They are not due again before `until`."""

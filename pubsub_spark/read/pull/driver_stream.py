@@ -70,7 +70,9 @@ class DriverStream:
         self._outstanding: deque[tuple[int, int]] = deque()  # messages and their bytes, as the service counts them
         self._earlier = 0  # messages of streams that have ended, whose acks are still to come
         self._reopened = 0
-        self._flow_controlled = self._returns_keys = False
+        self._flow_controlled = False
+        self._returning: list[_Buffered] = []  # being nacked
+        self._returned_at = 0.0  # the time of `Runtime.monotonic` when the last were
         # When acks may have let more messages come, of a full stream and of ordering keys. Times of `Runtime.monotonic`
         self._room_since = self._keys_since = 0.0
         self._arrived: deque[tuple[float, int]] = deque()  # when, and bytes of responses, in the last _RATE_SECONDS
@@ -127,10 +129,14 @@ class DriverStream:
     def idle_seconds(self) -> float:
         """The seconds of connection without a message, or since acks of ordering keys, which hold back messages.
 
-        0 while messages wait for their nacks, because they are delivered again.
+        0 until messages whose lease has ended are nacked. Then they are delivered again.
         """
         now = self.runtime.monotonic()
-        return 0.0 if self.has_expired else min(self.health.idle_seconds(now), now - self._keys_since)
+        with self._lock:
+            self._set_expired_aside()
+            if self._expired or self._returning:
+                return 0.0
+            return min(self.health.idle_seconds(now), now - max(self._keys_since, self._returned_at))
 
     @property
     def room_seconds(self) -> float:
@@ -254,15 +260,14 @@ class DriverStream:
         with self._lock:
             self._set_expired_aside()
             is_settled = self._arrivals.is_settled(self._clock())
-            taken = [poll for poll in self._expired if is_settled or poll.lease.expired]
+            self._returning = [poll for poll in self._expired if is_settled or poll.lease.expired]
             self._expired = [poll for poll in self._expired if not (is_settled or poll.lease.expired)]
-            self._returns_keys = any(poll.has_keys for poll in taken)
-        return [poll.received.receipts for poll in taken]
+            return [poll.received.receipts for poll in self._returning]
 
     def _set_expired_aside(self) -> None:
         """A message of a key is delivered again together with the later ones, which may be here."""
         now, kept = self._clock(), list[_Buffered]()
-        follows = self._returns_keys or any(poll.has_keys for poll in self._expired)
+        follows = any(poll.has_keys for poll in (*self._returning, *self._expired))
         for poll in self._buffer:
             is_expired = poll.lease.is_expired(now) or (follows and poll.has_keys)
             follows |= is_expired and poll.has_keys
@@ -291,7 +296,7 @@ class DriverStream:
     def record_nacks(self, messages: int) -> None:
         """Record that the messages of `take_expired` were nacked, or some of them."""
         with self._lock:
-            self._returns_keys = False
+            self._returning, self._returned_at = [], self.runtime.monotonic()
         self.record_acks(messages)
 
     def record_acks(self, messages: int, has_keys: bool = False) -> None:

@@ -61,6 +61,27 @@ def test_an_event_that_the_table_does_not_have_is_an_error(state: State, event: 
         assert state is part.state
 
 
+@pytest.mark.parametrize("parts", [{}, {1: (10, FOOTER)}])
+def test_second_commit_of_a_batch_is_an_error(parts: dict[int, tuple[int, Footer]]) -> None:
+    """Also of one without parts."""
+    made = ledger()
+    made.plan(1, 0)
+    made.commit(1, parts)
+
+    with pytest.raises(LedgerError):
+        made.commit(1, parts)
+
+
+def test_deletion_of_a_batch_with_acks_is_an_error() -> None:
+    """Only parts in DELETING are forgotten."""
+    made = ledger()
+    made.plan(1, 0)
+    made.commit(1, {1: (10, FOOTER)})
+
+    with pytest.raises(LedgerError):
+        made.deleted([1])
+
+
 def test_nothing_is_acknowledged_before_the_commit() -> None:
     """A staged part has no acks that are due, however late it is."""
     made = ledger()

@@ -491,7 +491,10 @@ def test_stream_is_not_idle_while_messages_are_to_be_nacked():
         stream.record_extension(sent=15, answered=15, refused=True)
         assert not stream.is_idle(0.05)
         stream.take_expired()
-        assert stream.is_idle(0.05)
+        assert not stream.is_idle(0.05)
+        stream.record_nacks(1)
+        assert not stream.is_idle(0.05)
+        until(lambda: stream.is_idle(0.05), "idle time")
 
 
 def test_later_messages_of_a_key_are_nacked_with_an_expired_one():

@@ -124,7 +124,9 @@ def test_first_answer_counts_for_both_of_two_tasks(staging: Staging, first: Fetc
     assert is_found(staging, 1, overtaken) == (first is found)
 
 
-def test_damaged_answer_is_asked_for_again(staging: Staging, new_process: Callable[[], Staging], tmp_path: Path):
+def test_damaged_answer_is_asked_for_again(
+    staging: Staging, new_process: Callable[[], Staging], tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     """A power loss left an empty file: the next number has the answer."""
     assert is_found(staging, 1, found)
     staging = new_process()
@@ -132,5 +134,6 @@ def test_damaged_answer_is_asked_for_again(staging: Staging, new_process: Callab
     file.write_bytes(b"")
 
     assert is_found(staging, 1, found)
+    assert "is damaged. Its schema revision is looked up again" in caplog.text
     staging = new_process()
     assert is_found(staging, 1, unasked)
