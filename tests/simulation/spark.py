@@ -115,7 +115,6 @@ class Application:
         self.checkpoint, self.sink = world.checkpoint, world.sink
         self._backend, self._store, self._faults = world.backend, world.store, world.faults
         self._record, self._machines = world.record, world.machines
-        self._is_last = lambda: world.applications[-1] is self
         machine = world.chooser.pick(self._machines) if len(self._machines) > 1 else self._machines[0]
         if any(machine.skew > earlier.driver.machine.skew for earlier in world.applications):
             self._record.note("clock ahead")
@@ -397,10 +396,10 @@ class Application:
         return process
 
     def _check_advice(self, error: Exception) -> None:
-        """Check I4: only a cleaner makes files disappear, or a run that has taken over."""
+        """Check I4: no error names a lost file unless a cleaner has removed one."""
         notes = self._record.notes
         lost = any(notes[kind] for kind in ("file removed", "other staging", "rolled back"))
-        if isinstance(error, product.MissingFile) and self._is_last() and not lost:
+        if isinstance(error, product.MissingFile) and not lost:
             self._record.violate("I4", f"`{error.path}` is gone, and no cleaner has removed it")
 
     def has_committed(self, batch: tuple[str, int]) -> bool:

@@ -49,6 +49,16 @@ def read(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a partition, as record batches of the schema MESSAGES."""
     check_token_once(partition.staging)
+    try:
+        yield from _rows(partition, options, backend, runtime, times)
+    except StagingError:
+        fencing.check_owner(partition.staging)  # a run that has taken over deletes files of its predecessor
+        raise
+
+
+def _rows(
+    partition: Partition, options: ReadOptions, backend: Backend, runtime: Runtime, times: TaskTimes
+) -> Iterator[pa.RecordBatch]:
     match partition:
         case DriverPartition():
             yield from staged_part.messages(partition.content)

@@ -191,6 +191,15 @@ def test_leases_are_extended_while_a_part_is_staged(task: Task):
     assert {(60, ("ack-a", "ack-b", "ack-c"))} == {(seconds, tuple(ids)) for seconds, ids in task.service.modified}
 
 
+def test_files_that_a_run_deleted_which_took_over_are_not_called_lost(task: Task):
+    """No cleaner has removed them."""
+    fencing.claim(task.unwatched, 5000)
+
+    for partition in (StagedPartition(task.staging, 2, (0,)), replace(task.partition, excludes=("in-doubt/1-1",))):
+        with pytest.raises(StagingError, match="Another query has taken over stream"):
+            task.rows(partition)
+
+
 def test_part_that_is_gone_is_no_part_without_rows(task: Task):
     """A replay without its rows would lose them silently."""
     with pytest.raises(StagingError, match=r"1/part-2` is gone from .* Its messages were not acknowledged"):
