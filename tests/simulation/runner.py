@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tests.simulation import history
 from tests.simulation.history import Outcome, Plan
+from tests.simulation.record import Violation
 from tests.simulation.shrink import shrink
 
 _CHUNK = 10  # histories that a process gets at a time
@@ -27,6 +28,7 @@ class Summary:
     repeats: Counter[str] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    violation: Violation | None = None  # the last
 
     def add(self, outcome: Outcome) -> None:
         """Count a history."""
@@ -36,6 +38,7 @@ class Summary:
         self.kinds.update(outcome.rates)
         self.repeats += outcome.repeats
         self.losses.update(message.ended for message in outcome.record.messages.values() if message.ended)
+        self.violation = outcome.violation or self.violation
 
     def __iadd__(self, other: Summary) -> Summary:
         self.histories += other.histories

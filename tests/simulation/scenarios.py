@@ -10,7 +10,10 @@ Most of the others were written for a fault that random histories found late or 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from pubsub_spark.emulator.state.settings import DAY, Settings
@@ -45,6 +48,8 @@ _EXTENDED_SECONDS = 6.0  # until the lease of the first message is extended, and
 _TAKEN_OVER_SECONDS = 8.0  # of a run, while the second one replays its batch
 _OF_A_START = tuple(range(1, 18))  # operations
 _BEFORE_DELETION_SECONDS = 20.0  # after which ids in doubt are not so any more
+_LONG_IDLE_SECONDS = 150.0
+_KEPT_DAYS = 10  # after which ids in doubt are forgotten
 _BACKLOG = 30  # messages
 
 
@@ -493,6 +498,27 @@ def _lose_a_file(world: World, choices: Enumerated) -> None:
     _read_on(world, query)
 
 
+def _lose_files_before_acks(world: World, choices: Enumerated) -> None:
+    """Remove files of a committed batch before its acks are accepted. No message is a row again without a WARNING."""
+    query = _query(PROCESSING_TIME, choices.pick((True, False)))
+    world.service.quota_until = world.hub.now + _LATE_ACKS_SECONDS
+    world.publish(1)
+    world.publish(1)
+    with _logged() as logged:
+        application = world.start(query)
+        world.wait(2 * _PULL_SECONDS)
+        _remove(world, choices)
+        if choices.chance(0.5):
+            application.kill()
+            application = world.start(query)
+        world.wait(_LEASES_SECONDS)
+        _stop(world, application)
+        _read_on(world, query)
+    repeated = [message_id for message_id, commits in world.record.committed.items() if len(commits) > 1]
+    if repeated and not any("will be delivered again" in line for line in logged):
+        world.record.violate("I4", f"{len(repeated)} messages are rows again, and no WARNING has said so: {logged}")
+
+
 def _use_another_area(world: World, choices: Enumerated) -> None:
     """Start in another area while a batch is not committed, and return. It has no rows there, or the start fails."""
     query = replace(_query(*choices.pick(_TRIGGERS)), sink_seconds=_SINK_SECONDS)
@@ -529,6 +555,54 @@ def _read_once_a_day(world: World, choices: Enumerated) -> None:
         world.run_quietly(world.start(query))
         world.wait(DAY)
     checkers.check_repeats(world.record)
+
+
+def _seek_back(world: World, choices: Enumerated) -> None:
+    """Seek past a message whose id is in doubt, and back after the days that ids are kept. Starts keep its time."""
+    query = _query(*choices.pick(_TRIGGERS))
+    published = world.hub.now
+    world.service.quota_until = world.hub.now + _NO_QUOTA_SECONDS
+    world.publish(1)
+    application = world.start(query)
+    world.wait(_NO_QUOTA_SECONDS + _PULL_SECONDS)
+    _stop(world, application)
+    world.service.seek(world.hub.now)
+    for _ in range(_KEPT_DAYS):
+        world.wait(DAY)
+        world.run_quietly(world.start(query))
+    world.service.seek(published)
+    for _ in range(SINGLE_BATCH_RUNS):
+        world.wait(_LEASES_SECONDS)
+        world.run_quietly(world.start(query))
+    _check(world)
+    if len(world.record.committed[min(world.record.messages)]) < 2:
+        world.record.violate("I1", "a message is no row again after a seek back, and is acknowledged")
+
+
+def _wait_for_silence(world: World, choices: Enumerated) -> None:
+    """End after an idle time that is longer than a silent stream stays open."""
+    query = _query(*choices.pick(_TRIGGERS[1:]))
+    query = replace(query, options=replace(query.options, idle_timeout=_LONG_IDLE_SECONDS))
+    world.publish(1)
+    for _ in range(SINGLE_BATCH_RUNS):
+        world.run_quietly(world.start(query), 4 * _LONG_IDLE_SECONDS)
+        world.wait(_LEASES_SECONDS)
+    _check(world)
+
+
+def _refuse_acks(world: World, choices: Enumerated) -> None:
+    """Refuse acks for as long as a run lives, so that too many batches wait for theirs. It ends by itself."""
+    query = _query(AVAILABLE_NOW, True, messages=choices.pick((1, 2)))
+    query = replace(query, options=replace(query.options, max_unacknowledged_batches=choices.pick((1, 2))))
+    world.service.quota_until = math.inf
+    for _ in range(5):
+        world.publish(1)
+    world.run_quietly(world.start(query), _LEASES_SECONDS)
+    world.service.quota_until = 0.0
+    for _ in range(2):
+        world.wait(_LEASES_SECONDS)
+        world.run_quietly(world.start(query))
+    _check(world)
 
 
 def _change_the_schema(world: World, choices: Enumerated) -> None:
@@ -571,6 +645,24 @@ def _read_after_silences(world: World, query: Query) -> None:
         world.publish(1)
     world.run_quietly(application)
     _check(world)
+
+
+@contextmanager
+def _logged() -> Iterator[list[str]]:
+    """Yield the WARNINGs of the connector and worse, as they come."""
+    logged: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
+    logger, disabled = logging.getLogger("pubsub_spark"), logging.root.manager.disable
+    logging.disable(logging.NOTSET)
+    logger.addHandler(handler)
+    before, logger.propagate = logger.propagate, False
+    try:
+        yield logged
+    finally:
+        logger.propagate = before
+        logger.removeHandler(handler)
+        logging.disable(disabled)
 
 
 def _remove(world: World, choices: Enumerated, with_pairs: bool = False) -> None:
@@ -630,6 +722,7 @@ def _at_any_point(application: Application, process: Process, choices: Enumerate
         process.on_operation = _once(choices, happens)
 
 
+_FORGOTTEN = Settings(ack_deadline=10, retain_acked=True, retention=31 * DAY, min_backoff=600, max_backoff=600)
 SCENARIOS = (
     (_crash, Setup(Settings(ack_deadline=10))),
     (_leave_an_attempt, Setup(Settings(ack_deadline=10, ordering=True))),
@@ -652,8 +745,12 @@ SCENARIOS = (
     (_stand_still, Setup(Settings(ack_deadline=10, dead_letter_topic=DEAD_LETTERS, dead_letter_attempts=5))),
     (_lose_files_of_a_replay, Setup(Settings(ack_deadline=10))),
     (_lose_a_file, Setup(Settings(ack_deadline=10))),
+    (_lose_files_before_acks, Setup(Settings(ack_deadline=10))),
     (_use_another_area, Setup(Settings(ack_deadline=10))),
     (_read_once_a_day, Setup(Settings(ack_deadline=10), response=2)),
+    (_seek_back, Setup(_FORGOTTEN)),
+    (_wait_for_silence, Setup(Settings(ack_deadline=10))),
+    (_refuse_acks, Setup(Settings(ack_deadline=10))),
     (_change_the_schema, Setup(Settings(ack_deadline=10))),
     (_read_a_backlog, Setup(Settings(ack_deadline=10), response=2)),
 )

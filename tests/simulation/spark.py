@@ -126,7 +126,6 @@ class Application:
         self.has_succeeded = self.is_idle = False
         self.outlives: set[Process] = set()  # attempts that live on when the driver is gone
         self.on_attempt: Callable[[Process], None] | None = None
-        self.progress_at = world.hub.now  # when a call of the source has last returned
         schema = world.service.schema
         self._reader = None if schema is None else schema.reader
         self._task_options = replace(query.options, fail_on_data_loss=query.fails_on_data_loss)
@@ -230,7 +229,6 @@ class Application:
         self._record.begin_offset()
         end = driver.latest_offset(start if query.passes_start else None, query.budget)
         self._record.end_offset()
-        self.progress_at = self.hub.now
         driver.metrics()
         self.is_idle = end == start and self._number >= 0
         if self.is_idle:
@@ -260,7 +258,6 @@ class Application:
             if not faults.rates.keys() & _RACES:
                 self._record.compare((end.stream, end.batch), rows, read)
             rows |= read
-            self.progress_at = self.hub.now
         if faults.hits("sink fails"):
             raise BatchFailedError("the sink has failed before it wrote")
         if self.query.sink_seconds:

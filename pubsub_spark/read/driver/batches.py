@@ -14,7 +14,7 @@ from ...errors import DamagedFile, MissingFile, StagingError
 from ...options import ReadOptions
 from ..staging import fencing
 from ..staging import part as staged_part
-from ..staging.area import Staging, part_path
+from ..staging.area import Staging, given_path, part_path
 from ..staging.ids import IdSet, digests, is_in, message_ids
 from ..staging.part import Footer
 from ..task.partitions import DriverPartition, Partition, PullPartition, replay_partitions
@@ -126,21 +126,29 @@ def readable_parts(staging: Staging, batch: int) -> dict[int, tuple[int, Footer]
             )
         return {}
     parts: dict[int, tuple[int, Footer]] = {}
-    for number, length in sizes.items():
+    for number in sorted(sizes.keys() | (yielded if fixed is None else fixed.keys())):
+        reason: object = None
         try:
+            if number not in sizes:
+                raise MissingFile(part_path(batch, number), staging.location)
+            length = sizes[number]
             found = staging.yielded(batch, number) if fixed is None and number in yielded else None
             footer = found or staging.footer(batch, number, length)
             if fixed is not None and fixed[number] not in ("", footer.id):
                 raise MissingFile(part_path(batch, number), staging.location)
             if fixed is not None or number == 0 or number in yielded or not footer.id:  # 0.1.0 has no ids
                 parts[number] = length, footer
+            else:
+                reason = f"no task has yielded it to Spark, or `{given_path(batch, number)}` is gone"
         except (DamagedFile, MissingFile) as error:
+            reason = error
+        if reason is not None:
             _log.warning(
                 "part %d of batch %d of `%s` is left out, and its messages will be delivered again: %s",
                 number,
                 batch,
                 staging.subscription,
-                error,
+                reason,
             )
     return _with_siblings(staging, batch, parts)
 

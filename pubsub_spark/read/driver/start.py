@@ -83,6 +83,7 @@ class Start:
                 raise StagingError(f"The query of `{options.subscription}` was stopped while it started.")
             staging = fencing.claim(staging, runtime.wall())  # when nothing else can fail: an earlier owner ends by it
             last_deleted = check_not_behind(options, start.batch, staging)
+            expected = set() if is_elsewhere else {*range(last_deleted + 1, start.batch + 1)}
             is_sought = is_new and (options.starting_timestamp is not None or options.starting_snapshot is not None)
             if staging.is_new() and (is_replay or start.batch or is_sought):  # a later start does not seek again
                 last_deleted = start.batch
@@ -92,6 +93,15 @@ class Start:
             in_doubt, schemas = staging.ids_in_doubt(), staging.files(f"{SCHEMAS}/")
             batches = staging.batches()
             fencing.check_owner(staging)  # so nothing that is listed is a later run's
+            if gone := sorted(expected.difference(batches)):
+                _log.warning(
+                    "no files of committed batches %d to %d of `%s` are left in `%s`. Their messages will be delivered "
+                    "again unless they were acknowledged",
+                    gone[0],
+                    gone[-1],
+                    options.subscription,
+                    self.store.location,
+                )
             ids = read_in_doubt(staging, in_doubt, start.batch, topic, runtime.wall(), runtime.boottime())
             ledger = self._ledger(staging, batches, start.batch, last_deleted, ids)
             settings = StreamSettings(

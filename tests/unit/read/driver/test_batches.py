@@ -173,6 +173,26 @@ def test_parts_of_tasks_count_if_they_were_yielded(running: Running):
         ack_ids(running, 2, length, footer.id)
 
 
+@pytest.mark.parametrize(
+    ("gone", "reason"),
+    [
+        ("1/part-1", "staged file `1/part-1` is gone"),
+        ("1/given-1", "no task has yielded it to Spark, or `1/given-1` is gone"),
+    ],
+)
+def test_part_that_is_left_out_is_reported(running: Running, caplog: pytest.LogCaptureFixture, gone: str, reason: str):
+    """A cleaner has removed one of its two files."""
+    staging = running.staging
+    staging.create("1/part-0", service.part(["a"], part_id="driver"))
+    staging.create("1/part-1", service.part(["b"], part_id="task"))
+    staging.record_yielded(1, 1, staged_part.footer(b"".join(service.part(["b"], part_id="task"))))
+    staging.delete_file(gone)
+
+    assert [0] == list(readable_parts(staging, 1))
+    assert "part 1 of batch 1 of" in caplog.text
+    assert reason in caplog.text
+
+
 def test_part_in_the_place_of_one_in_the_manifest_is_left_out(running: Running, caplog: pytest.LogCaptureFixture):
     """A file was removed and an attempt of the run before comes late."""
     for number in (0, 1):

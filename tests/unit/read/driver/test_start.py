@@ -117,6 +117,23 @@ def test_damaged_part_of_a_committed_batch_is_left_out(
     assert "part 0 of batch 1 of" in caplog.text
 
 
+@pytest.mark.parametrize("left", [0, 2])
+def test_committed_batches_without_files_are_reported(
+    staging: Staging, started: Started, caplog: pytest.LogCaptureFixture, left: int
+):
+    """A cleaner has removed the files, one batch's or all, before the acks. Their messages are rows again."""
+    if left:
+        staging.begin_after(1)
+        staging.create("2/part-0", part(["a"]))
+    with started(3):
+        pass
+    assert f"no files of committed batches {left + 1} to 3 of" in caplog.text
+    caplog.clear()
+    with started(3):
+        pass
+    assert ("no files of committed batches" in caplog.text) == bool(left)
+
+
 def test_new_run_ends_the_one_before(staging: Staging, started: Started):
     """The start is the claim of the area."""
     with started(0) as first, started(0) as second:
