@@ -2,9 +2,9 @@
 
     python -m tests.simulation.mutations [NAME ...]
 
-A mutation is a name, a patch, and invariants, one of which must break first. Some change inputs and outputs at the
-edges of the code (store, connection, Spark's calls), the others leave out a rule. hole: the number of the hole in issue
-32 that it opens again.
+A mutation is a name, a patch, and invariants. The first that breaks must be one of these. Some change inputs and
+outputs at the edges of the code (store, connection, Spark's calls), the others leave out a rule. hole: the number of
+the hole in issue 32 that it opens again.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pubsub_spark.read.driver import ack_worker, active_run, batches, in_doubt, 
 from pubsub_spark.read.pull import driver_stream, health, lease, streaming_pull
 from pubsub_spark.read.pull.lease import LEASE_SECONDS
 from pubsub_spark.read.staging import area, fencing, schemas
+from pubsub_spark.read.staging import part as staged_part
 from pubsub_spark.read.staging.ids import digests, merged
 from pubsub_spark.read.task import partition_pull, partition_reader
 from tests.simulation import exhaustive, history, product
@@ -42,7 +43,7 @@ Patch = Callable[[], AbstractContextManager[Any]]
 
 @dataclass(frozen=True)
 class Mutation:
-    """A fault in the code. breaks: invariants, of which it breaks one. hole: see the module."""
+    """A fault in the code. breaks: the invariants that it may break. hole: see the module."""
 
     name: str
     breaks: tuple[str, ...]
@@ -364,6 +365,7 @@ def _deletes_any(_: Any) -> Any:
     return mutated
 
 
+_REPORTERS = ack_worker, active_run, batches, start  # of lost files
 _ANY_ROW = ("I1", "I2", "I3", "I5")
 
 MUTATIONS: list[Mutation] = [
@@ -404,7 +406,7 @@ MUTATIONS: list[Mutation] = [
         _ANY_ROW,
         together(
             replaced(area, "FOOTER_READ_BYTES", lambda _: 256),
-            replaced(area.part_format, "footer_length", _constant(0)),
+            replaced(staged_part, "footer_length", _constant(0)),
         ),
         hole=8,
     ),
@@ -412,7 +414,7 @@ MUTATIONS: list[Mutation] = [
     Mutation(
         "lost files are silent",
         ("I4",),
-        together(*(replaced(module._log, "warning", _nothing) for module in (ack_worker, active_run, batches, start))),
+        together(*(replaced(logging.getLogger(each.__name__), "warning", _nothing) for each in _REPORTERS)),
         hole=11,
     ),
     Mutation(
