@@ -33,7 +33,7 @@ _LEASES_SECONDS = 700.0  # after which no lease of a dead client is left
 SINGLE_BATCH_RUNS = 4  # of one batch each: an old batch again, an empty one, the messages, their acks
 _FEW_BYTES = 600  # of responses: a few messages
 BUFFERED_RESPONSES = 4  # of a service that cuts none: a larger buffer is nearly full while the last does not fit
-_MAX_FAILURES = 3  # of quiet runs, each with an error that says what to do
+_MAX_FAILURES = 3  # of quiet runs after a loss, each with an error that says what to do. Without one none fails
 _LOSSES = ("file removed", "rolled back", "other staging", "new checkpoint")
 
 
@@ -357,7 +357,7 @@ class History:
                 other.kill()
         runs, failures = self._quiet_runs(), 0
         while runs > 0 and not world.is_delivered:
-            application = running or world.start(self._query)
+            application, is_old = running or world.start(self._query), running is not None
             running = None
             backlog, batches = world.backlog, len(self._record.commits)
             world.run_quietly(application)
@@ -367,7 +367,7 @@ class History:
                 world.wait(max(_LEASES_SECONDS, world.settings.max_backoff))
                 continue
             failures += 1
-            if failures > _MAX_FAILURES:
+            if failures > (_MAX_FAILURES if self._has_lost else is_old):
                 self._record.violate("I4", f"the query fails again and again: {application.error}")
                 return
             self._follow_the_advice(application)
@@ -402,11 +402,15 @@ class History:
         if fits and self._is_calm:
             checkers.check_batches(self._record, backlog, batches)
 
+    @property
+    def _has_lost(self) -> bool:
+        """Whether files or batches are lost, so that runs fail until their advice is followed."""
+        return any(self._record.notes[kind] for kind in ("file removed", "rolled back", "other staging"))
+
     def _follow_the_advice(self, application: Application) -> None:
         """Follow the advice of a StagingError: continue without the lost batches, or start a new checkpoint."""
         record = self._record
-        lost = any(record.notes[kind] for kind in ("file removed", "rolled back", "other staging"))
-        if application.error is None or not lost:
+        if application.error is None or not self._has_lost:
             return
         if self._query.fails_on_data_loss:
             record.tell("operator", "sets failOnDataLoss=false")

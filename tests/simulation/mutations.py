@@ -552,7 +552,7 @@ def caught(mutation: Mutation, histories: int = HISTORIES, first: int = 1) -> tu
 
 
 def _how(name: str) -> str:
-    """Return after how many histories a mutation is caught and by what. It begins with NOT if it should not be so."""
+    """Return after how many histories a mutation is caught and by what. "NOT ..." if it names no such violation."""
     logging.disable(logging.CRITICAL)
     mutation = next(mutation for mutation in MUTATIONS if mutation.name == name)
     result = caught(mutation)
@@ -564,7 +564,7 @@ def _how(name: str) -> str:
 
 
 def main() -> int:
-    """Run the mutations that the arguments name, or all. The exit code says whether each broke what it should."""
+    """Run the mutations that the arguments name, or all. The exit code says whether each was caught as it names."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutations")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--jobs", type=int, default=2)
