@@ -92,7 +92,7 @@ def _is_forgetful(reading: Any) -> Any:
 
 
 def _is_not_synced(lose_power: Any) -> Any:
-    """A power loss also cuts short what was written long ago."""
+    """A power loss also cuts files short that were written long ago."""
 
     def mutated(self: SimStore) -> None:
         for path, content in sorted(self.files.items()):
