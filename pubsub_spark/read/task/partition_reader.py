@@ -24,7 +24,7 @@ from functools import lru_cache
 import pyarrow as pa
 
 from ...backend import Backend, Connection
-from ...errors import StagingError
+from ...errors import MissingFile, StagingError
 from ...memory import freeze_imports, keep_freed_memory
 from ...options import ReadOptions
 from ..pull import acks
@@ -51,9 +51,8 @@ def read(
     check_token_once(partition.staging)
     try:
         yield from _rows(partition, options, backend, runtime, times)
-    except StagingError:
-        fencing.check_owner(partition.staging)  # a run that has taken over deletes files of its predecessor
-        raise
+    except MissingFile as error:
+        raise _lost(partition.staging, error) from None
 
 
 def _rows(
@@ -94,18 +93,29 @@ def _staged(staging: Staging, batch: int, part: int) -> Buffer:
     content = staging.read(part_path(batch, part))
     if content is None:
         path = f"{staging.root}/{part_path(batch, part)}"
-        raise StagingError(
-            f"The staged part `{path}` is gone from `{staging.location}`, so the batch cannot be read again. Its "
-            "messages were not acknowledged: start a new checkpoint location and they will be delivered again."
+        raise _lost(
+            staging,
+            StagingError(
+                f"The staged part `{path}` is gone from `{staging.location}`, so the batch cannot be read again. Its "
+                "messages were not acknowledged: start a new checkpoint location and they will be delivered again."
+            ),
         )
     return content
 
 
+def _lost(staging: Staging, error: StagingError) -> StagingError:
+    """Return the error for files that are gone. A run that has taken over deletes files of its predecessor."""
+    return fencing.taken_over(staging) or error
+
+
 def _gone(batch: int, options: ReadOptions, staging: Staging) -> StagingError:
-    return StagingError(
-        f"The staged files of batch {batch} of `{options.subscription}` are gone from `{staging.location}`, so its "
-        "rows cannot be read again. Exclude `stagingLocation` from cleanup jobs and lifecycle rules and start the "
-        "query again: unacknowledged messages will be delivered again."
+    return _lost(
+        staging,
+        StagingError(
+            f"The staged files of batch {batch} of `{options.subscription}` are gone from `{staging.location}`, so its "
+            "rows cannot be read again. Exclude `stagingLocation` from cleanup jobs and lifecycle rules and start the "
+            "query again: unacknowledged messages will be delivered again."
+        ),
     )
 
 
