@@ -368,7 +368,10 @@ class History:
                 continue
             failures += 1
             if failures > (_MAX_FAILURES if self._has_lost else is_old):
-                self._record.violate("I4", f"the query fails again and again: {application.error}")
+                self._record.violate(
+                    "I4",
+                    f"{application.name} fails, which is the failure {failures} of quiet runs: {application.error}",
+                )
                 return
             self._follow_the_advice(application)
         self._check_end()

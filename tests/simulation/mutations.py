@@ -240,10 +240,6 @@ def _stamps_anew(read: Any) -> Any:
     return lambda staging, contents, start, topic, wall, now: read(staging, contents, start, topic, -math.inf, now)
 
 
-def _only_expired(take: Any) -> Any:
-    return lambda self, now: [part for part in take(self, now) if part.lease.is_expired(now)]
-
-
 def _lists_committed(take: Any) -> Any:
     """List a batch again after its commit."""
 
@@ -381,15 +377,6 @@ MUTATIONS: list[Mutation] = [
     ),
     Mutation("a start stamps ids anew", ("I1",), replaced(start, "read_in_doubt", _stamps_anew), hole=2),
     Mutation(
-        "tasks exclude only ids whose leases have expired",
-        ("I5",),
-        together(
-            replaced(ledger.AckLedger, "take_doubtful", _only_expired),
-            replaced(ledger.AckLedger, "deadline", _of_the_pull),
-        ),
-        hole=3,
-    ),
-    Mutation(
         "a stream that is opened again begins its idle time",
         ("I4",),
         replaced(health.StreamHealth, "idle_seconds", _forgets_silence),
@@ -428,7 +415,7 @@ MUTATIONS: list[Mutation] = [
     Mutation("redeliveries are not acknowledged", ("I3",), replaced(ledger.AckLedger, "redelivered", _nothing)),
     Mutation("nothing is in doubt before a batch", ("I5",), replaced(ledger.AckLedger, "take_doubtful", _constant([]))),
     Mutation("late acks are not in doubt", ("I5",), replaced(ledger.AckLedger, "is_doubtful", _constant(False))),
-    Mutation("no pull is late", ("I5",), replaced(ledger.AckLedger, "deadline", _of_the_pull)),
+    Mutation("no pull is late", ("I5",), replaced(ledger.AckLedger, "deadline", _of_the_pull), hole=3),
     Mutation("ids of a replay are in doubt", ("I1",), replaced(active_run, "replayed_batch", _doubts_replays), hole=4),
     Mutation(
         "stale acks of redeliveries count", ("I5",), replaced(ledger.AckLedger, "redelivered_answered", _accepts_all)

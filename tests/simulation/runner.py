@@ -48,6 +48,7 @@ class Summary:
         self.repeats += other.repeats
         self.losses += other.losses
         self.failures += other.failures
+        self.violation = other.violation or self.violation
         return self
 
     def __str__(self) -> str:

@@ -364,25 +364,27 @@ def _lose_files_after_the_sink(world: World, choices: Enumerated) -> None:
 
     One of two attempts of a task is suspended at any point, and may stage its part before the replay.
     """
-    query = _query(PROCESSING_TIME, choices.pick((True, False)), _PULL_SECONDS, messages=3)
-    application = world.start(query)
-    world.wait(_PULL_SECONDS)
-    world.faults.rates["speculation"] = 1.0
-    application.on_attempt = lambda process: _make_late(application, process, choices, _LATE_SECONDS[:1])
-    log, sink = world.checkpoint, world.sink
+    with _logged() as logged:
+        query = _query(PROCESSING_TIME, choices.pick((True, False)), _PULL_SECONDS, messages=3)
+        application = world.start(query)
+        world.wait(_PULL_SECONDS)
+        world.faults.rates["speculation"] = 1.0
+        application.on_attempt = lambda process: _make_late(application, process, choices, _LATE_SECONDS[:1])
+        log, sink = world.checkpoint, world.sink
 
-    def kill() -> None:
-        if any(rows and number not in log.commits for number, rows in sink.written.items()):
-            application.driver.kill()
+        def kill() -> None:
+            if any(rows and number not in log.commits for number, rows in sink.written.items()):
+                application.driver.kill()
 
-    application.driver.on_operation = kill
-    for _ in range(4):
-        world.publish(1)
-    world.wait(_LATE_SECONDS[0] - 1.0)
-    _remove(world, choices)
-    world.wait(_PULL_SECONDS)
-    world.faults.are_on = False
-    _read_on(world, query)
+        application.driver.on_operation = kill
+        for _ in range(4):
+            world.publish(1)
+        world.wait(_LATE_SECONDS[0] - 1.0)
+        _remove(world, choices)
+        world.wait(_PULL_SECONDS)
+        world.faults.are_on = False
+        _read_on(world, query)
+    _check_reports(world, logged)
 
 
 def _lose_a_sibling(world: World, choices: Enumerated) -> None:
@@ -499,7 +501,10 @@ def _lose_a_file(world: World, choices: Enumerated) -> None:
 
 
 def _lose_files_before_acks(world: World, choices: Enumerated) -> None:
-    """Remove files of a committed batch before its acks are accepted. No message is a row again without a WARNING."""
+    """Remove files of a committed batch before its acks are accepted. No message is a row again without a WARNING.
+
+    If nothing of a part is left, a restart does not know that there was one.
+    """
     query = _query(PROCESSING_TIME, choices.pick((True, False)))
     world.service.quota_until = world.hub.now + _LATE_ACKS_SECONDS
     world.publish(1)
@@ -507,16 +512,14 @@ def _lose_files_before_acks(world: World, choices: Enumerated) -> None:
     with _logged() as logged:
         application = world.start(query)
         world.wait(2 * _PULL_SECONDS)
-        _remove(world, choices)
+        _remove(world, choices, with_parts=True)
         if choices.chance(0.5):
             application.kill()
             application = world.start(query)
         world.wait(_LEASES_SECONDS)
         _stop(world, application)
         _read_on(world, query)
-    repeated = [message_id for message_id, commits in world.record.committed.items() if len(commits) > 1]
-    if repeated and not any("will be delivered again" in line for line in logged):
-        world.record.violate("I4", f"{len(repeated)} messages are rows again, and no WARNING has said so: {logged}")
+    _check_reports(world, logged)
 
 
 def _use_another_area(world: World, choices: Enumerated) -> None:
@@ -647,6 +650,13 @@ def _read_after_silences(world: World, query: Query) -> None:
     _check(world)
 
 
+def _check_reports(world: World, logged: list[str]) -> None:
+    """Check that a WARNING has said that messages are rows again."""
+    repeated = [message_id for message_id, commits in world.record.committed.items() if len(commits) > 1]
+    if repeated and not any("will be delivered again" in line for line in logged):
+        world.record.violate("I4", f"{len(repeated)} messages are rows again, and no WARNING has said so: {logged}")
+
+
 @contextmanager
 def _logged() -> Iterator[list[str]]:
     """Yield the WARNINGs of the connector and worse, as they come."""
@@ -665,11 +675,16 @@ def _logged() -> Iterator[list[str]]:
         logging.disable(disabled)
 
 
-def _remove(world: World, choices: Enumerated, with_pairs: bool = False) -> None:
-    """Remove one of the files of batches, or all, as a cleaner does. with_pairs: or a part and its `given` file."""
+def _remove(world: World, choices: Enumerated, with_pairs: bool = False, with_parts: bool = False) -> None:
+    """Remove one of the files of batches, or all, as a cleaner does.
+
+    with_pairs: or a part and its `given` file. with_parts: or all files but the `given` ones.
+    """
     paths = sorted(path for path in world.store.files if path.split("/")[-2].isdigit())
     pairs = [[path, given] for path in paths if (given := path.replace("/part-", "/given-")) != path and given in paths]
-    for path in choices.pick([paths, *([path] for path in paths), *(pairs if with_pairs else ())]):
+    parts = [[path for path in paths if "/given-" not in path]]
+    more = (pairs if with_pairs else []) + (parts if with_parts else [])
+    for path in choices.pick([paths, *([path] for path in paths), *more]):
         world.store.remove(path)
 
 

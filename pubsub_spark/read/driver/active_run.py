@@ -328,7 +328,9 @@ class ActiveRun:
             with run.changed:
                 uncommitted = run.ledger.uncommitted
             for number in uncommitted:
-                self._count(number, [footer for _, footer in readable_parts(run.staging, number).values()])
+                self._count(
+                    number, [footer for _, footer in readable_parts(run.staging, number, is_over=False).values()]
+                )
         metrics = self.metrics(None)
         _log.info("a run of `%s` has ended: %s", run.subscription, json.dumps(metrics))
         run.report.write(metrics, run.runtime.wall())

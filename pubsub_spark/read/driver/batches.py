@@ -107,27 +107,22 @@ def replayed_batch(run: Run, batch: int) -> Sequence[Partition]:
     return [replace(each, ids={part: ids[part] for part in each.parts if part in ids}) for each in partitions]
 
 
-def readable_parts(staging: Staging, batch: int) -> dict[int, tuple[int, Footer]]:
+def readable_parts(staging: Staging, batch: int, is_over: bool = True) -> dict[int, tuple[int, Footer]]:
     """Return length and footer of the parts of a batch whose rows Spark may have, without damaged ones.
 
     They are those in the manifest. Without one, the driver's part and those that tasks have yielded. The driver's is
     staged first: without it others may be of a late task, and are redelivered like damaged ones. So is a part with
     receipts of another one's rows that is not among them.
+
+    is_over: whether no task of the batch is running, so that each part that is left out is reported.
     """
     sizes, yielded, fixed = staging.listing(batch)
-    if fixed is None and 0 not in sizes:
-        if sizes:
-            _log.warning(
-                "the driver's part of committed batch %d of `%s` is gone from `%s`. Its messages will be delivered "
-                "again unless they were acknowledged",
-                batch,
-                staging.subscription,
-                staging.location,
-            )
-        return {}
     parts: dict[int, tuple[int, Footer]] = {}
-    for number in sorted(sizes.keys() | (yielded if fixed is None else fixed.keys())):
-        reason: object = None
+    left_out: dict[int, object] = {}
+    for number in sorted({0, *sizes, *yielded, *(fixed or ())}):
+        if fixed is not None and number not in fixed:
+            left_out[number] = "it was gone or damaged when the batch was first replayed"
+            continue
         try:
             if number not in sizes:
                 raise MissingFile(part_path(batch, number), staging.location)
@@ -139,17 +134,22 @@ def readable_parts(staging: Staging, batch: int) -> dict[int, tuple[int, Footer]
             if fixed is not None or number == 0 or number in yielded or not footer.id:  # 0.1.0 has no ids
                 parts[number] = length, footer
             else:
-                reason = f"no task has yielded it to Spark, or `{given_path(batch, number)}` is gone"
+                left_out[number] = f"no task has yielded it to Spark, or `{given_path(batch, number)}` is gone"
         except (DamagedFile, MissingFile) as error:
-            reason = error
-        if reason is not None:
-            _log.warning(
-                "part %d of batch %d of `%s` is left out, and its messages will be delivered again: %s",
-                number,
-                batch,
-                staging.subscription,
-                reason,
-            )
+            left_out[number] = error
+    if fixed is None and 0 not in sizes:
+        left_out |= dict.fromkeys(parts, "it may be of a late task, because the driver's part is gone")
+        parts = {}
+    for number, reason in left_out.items() if is_over else ():
+        _log.warning(
+            "part %d of batch %d of `%s` in `%s` is left out. Its messages will be delivered again unless they were "
+            "acknowledged: %s",
+            number,
+            batch,
+            staging.subscription,
+            staging.location,
+            reason,
+        )
     return _with_siblings(staging, batch, parts)
 
 

@@ -83,7 +83,7 @@ class Start:
                 raise StagingError(f"The query of `{options.subscription}` was stopped while it started.")
             staging = fencing.claim(staging, runtime.wall())  # when nothing else can fail: an earlier owner ends by it
             last_deleted = check_not_behind(options, start.batch, staging)
-            expected = set() if is_elsewhere else {*range(last_deleted + 1, start.batch + 1)}
+            deleted = last_deleted if staging.stream == start.stream else start.batch
             is_sought = is_new and (options.starting_timestamp is not None or options.starting_snapshot is not None)
             if staging.is_new() and (is_replay or start.batch or is_sought):  # a later start does not seek again
                 last_deleted = start.batch
@@ -93,12 +93,14 @@ class Start:
             in_doubt, schemas = staging.ids_in_doubt(), staging.files(f"{SCHEMAS}/")
             batches = staging.batches()
             fencing.check_owner(staging)  # so nothing that is listed is a later run's
-            if gone := sorted(expected.difference(batches)):
+            gone = start.batch - deleted - sum(deleted < batch <= start.batch for batch in batches)
+            if gone > 0 and staging.last_acknowledged() == last_deleted:  # else the run before has just deleted them
                 _log.warning(
-                    "no files of committed batches %d to %d of `%s` are left in `%s`. Their messages will be delivered "
-                    "again unless they were acknowledged",
-                    gone[0],
-                    gone[-1],
+                    "%d of the committed batches %d to %d of `%s` have no files in `%s`. Their messages will be "
+                    "delivered again unless they were acknowledged",
+                    gone,
+                    deleted + 1,
+                    start.batch,
                     options.subscription,
                     self.store.location,
                 )

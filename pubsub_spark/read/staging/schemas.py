@@ -106,7 +106,9 @@ class StagedSchemas:
             try:
                 cached_answers[key] = json.loads(bytes(content))
             except ValueError:  # cut short by a power loss
-                _log.warning("`%s/%s` is damaged. Its schema revision is looked up again", self.staging.location, path)
+                _log.warning(
+                    "`%s/%s` is damaged. Another answer about its schema revision counts", self.staging.location, path
+                )
                 cached_answers[key] = {"reason": "", "until": 0}
         return cached_answers.get(key)
 

@@ -135,10 +135,13 @@ def _may_pull(partition: PullPartition, options: ReadOptions) -> bool:
         raise _gone(batch, options, staging)
     if not options.fail_on_data_loss:
         return False
-    raise StagingError(
-        f"Batch {batch} of `{options.subscription}` is evaluated again, but it was acknowledged and deleted when its "
-        "query continued. Write or cache its DataFrame before `foreachBatch` returns, or set failOnDataLoss=false to "
-        "read nothing here."
+    raise _lost(
+        staging,
+        StagingError(
+            f"Batch {batch} of `{options.subscription}` is evaluated again, but it was acknowledged and deleted when "
+            "its query continued. Write or cache its DataFrame before `foreachBatch` returns, or set "
+            "failOnDataLoss=false to read nothing here."
+        ),
     )
 
 

@@ -117,9 +117,11 @@ def test_damaged_part_of_a_committed_batch_is_left_out(
     assert "part 0 of batch 1 of" in caplog.text
 
 
-@pytest.mark.parametrize("left", [0, 2])
+@pytest.mark.parametrize(
+    ("left", "reported"), [(0, "3 of the committed batches 1 to 3"), (2, "1 of the committed batches 2 to 3")]
+)
 def test_committed_batches_without_files_are_reported(
-    staging: Staging, started: Started, caplog: pytest.LogCaptureFixture, left: int
+    staging: Staging, started: Started, caplog: pytest.LogCaptureFixture, left: int, reported: str
 ):
     """A cleaner has removed the files, one batch's or all, before the acks. Their messages are rows again."""
     if left:
@@ -127,11 +129,23 @@ def test_committed_batches_without_files_are_reported(
         staging.create("2/part-0", part(["a"]))
     with started(3):
         pass
-    assert f"no files of committed batches {left + 1} to 3 of" in caplog.text
+    assert reported in caplog.text
     caplog.clear()
     with started(3):
         pass
-    assert ("no files of committed batches" in caplog.text) == bool(left)
+    assert (reported in caplog.text) == bool(left)
+
+
+@pytest.mark.parametrize("name", ["given-1", "malformed-0-1"])
+def test_committed_batch_without_parts_is_reported(
+    staging: Staging, started: Started, caplog: pytest.LogCaptureFixture, name: str
+):
+    """A cleaner has left one of its other files."""
+    staging.begin_after(1)
+    staging.create(f"2/{name}", [b""])
+    with started(2):
+        pass
+    assert "part 0 of batch 2 of" in caplog.text
 
 
 def test_new_run_ends_the_one_before(staging: Staging, started: Started):
@@ -231,7 +245,8 @@ def test_part_without_the_drivers_part_is_never_acknowledged(
     with started(3) as run:
         assert [] == run.ledger.parts_of(3)
         assert [3] == run.ledger.deletable()
-    assert "driver's part of committed batch 3" in caplog.text
+    assert "part 1 of batch 3 of" in caplog.text
+    assert "because the driver's part is gone" in caplog.text
 
 
 def test_checkpoint_that_is_behind_fails_before_anything_is_claimed(staging: Staging, started: Started):
@@ -252,6 +267,7 @@ def test_checkpoint_that_is_behind_may_continue_in_a_new_stream(
         assert "stream" != run.staging.stream
         assert 2 == run.staging.last_acknowledged()
     assert "Continuing without them (failOnDataLoss=false)" in caplog.text
+    assert "have no files" not in caplog.text
 
 
 def test_start_that_fails_closes_the_connection_and_claims_nothing(staging: Staging, started: Started):

@@ -134,6 +134,6 @@ def test_damaged_answer_is_asked_for_again(
     file.write_bytes(b"")
 
     assert is_found(staging, 1, found)
-    assert "is damaged. Its schema revision is looked up again" in caplog.text
+    assert "is damaged. Another answer about its schema revision counts" in caplog.text
     staging = new_process()
     assert is_found(staging, 1, unasked)

@@ -195,7 +195,11 @@ def test_files_that_a_run_deleted_which_took_over_are_not_called_lost(task: Task
     """No cleaner has removed them."""
     fencing.claim(task.unwatched, 5000)
 
-    for partition in (StagedPartition(task.staging, 2, (0,)), replace(task.partition, excludes=("in-doubt/1-1",))):
+    for partition in (
+        StagedPartition(task.staging, 2, (0,)),
+        replace(task.partition, excludes=("in-doubt/1-1",)),
+        replace(task.partition, batch=2),
+    ):
         with pytest.raises(StagingError, match="Another query has taken over stream"):
             task.rows(partition)
 
