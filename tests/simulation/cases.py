@@ -58,6 +58,14 @@ def _was_late(record: Record, repeat: Repeat) -> bool:
     return any(repeat.message_id in ids for at, ids in record.notes["response late"] if at <= repeat.first)
 
 
+def _acknowledged_late(record: Record, repeat: Repeat) -> bool:
+    """The first run has acknowledged its batch after the second one had read the ids in doubt of the area."""
+    [stream, number] = next(commit.batch for at, commit in record.committed[repeat.message_id] if at == repeat.first)
+    acked = [at for at in record.acked[repeat.message_id] if at <= repeat.again]
+    late = [batch for at, batch in record.notes["acknowledged late"] if at <= repeat.again]
+    return not acked and any(stream == other and number <= last for other, last in late)
+
+
 def _sought(record: Record, repeat: Repeat) -> bool:
     return any(at <= repeat.again for at, _ in record.notes["seek"])
 
@@ -132,6 +140,11 @@ CASES: tuple[Case, ...] = (
         "a response was on its way for more than 5 s, and its leases ended before they could be extended",
         _was_late,
     ),
+    Case(
+        "another query",
+        "another query, or another `readStream` of the same query, reads the subscription, and an ack failed",
+        _acknowledged_late,
+    ),
     Case("seek", "a seek moves the subscription back", _sought),
     Case("staging lost", "files of the staging area were removed, truncated, or are in another area", _staging_lost),
     Case("checkpoint rolled back", "the checkpoint is older than the rows read", _rolled_back),
@@ -174,8 +187,7 @@ ENDED = {  # by the service, in `Message.ended`
     "dead letter": "Pub/Sub drops it",
     "recreated": "Pub/Sub drops it",
 }
-NOT_CHECKED = (  # done by another query, the sink, the publisher or a function
-    "another query, or another `readStream` of the same query, reads the subscription",
+NOT_CHECKED = (  # done by the sink, the publisher or a function
     "the sink is not idempotent and Spark repeats a batch",
     "the publisher published it twice",
     "your `foreachBatch` function returns before its writes finish",

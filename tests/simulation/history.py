@@ -229,7 +229,8 @@ class History:
         application.plan_faults(application.driver, "driver killed")
         if faults.hits("second driver"):
             self.world.hub.after(
-                chooser.seconds(0.1, 100), lambda: application.is_alive and self.world.start(self._query)
+                chooser.seconds(0.1, 100),
+                lambda: faults.are_on and application.is_alive and self.world.start(self._query),
             )
         patience = chooser.seconds(1, 600) if self._query.trigger == PROCESSING_TIME else 1800.0
         end = self.world.hub.now + patience

@@ -491,7 +491,9 @@ MUTATIONS: list[Mutation] = [
         "a staged part is pulled again", ("I1", "I2", "I3", "I4", "I5"), replaced(SimStore, "read", _is_forgetful), True
     ),
     Mutation("nothing is deleted", ("I6",), replaced(SimStore, "delete", _deletes_nothing)),
-    Mutation("acks are not sent", ("I3",), replaced(SimConnection, "acknowledge", _answered(lambda _: False)), True),
+    Mutation(
+        "acks are not sent", ("I3", "I5"), replaced(SimConnection, "acknowledge", _answered(lambda _: False)), True
+    ),
     Mutation(
         "leases are not extended",
         ("I3", "I5"),

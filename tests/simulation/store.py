@@ -41,6 +41,7 @@ class SimStore:
         self.delays: dict[tuple[str, str], float] = {}  # seconds that a call takes, by verb and name of the file
         self._writing: dict[int, tuple[str, bytes]] = {}  # writes that are not answered, by a number
         self._written = 0
+        self._owners: dict[str, str] = {}  # the last process that has claimed a stream's folder
         _stores[id(self)] = self
 
     def create(self, path: str, content: Sequence[Any]) -> bool:
@@ -164,6 +165,8 @@ class SimStore:
                     self._record.look(batch, by)
                 elif verb == "creates" and part[3] and answer[0]:
                     self._record.stage(batch, by, written or b"", asked)
+            if verb == "creates" and answer == [True]:
+                self._claim_or_acknowledge(path, thread.process.name)
             if slow or refused or lost or written is not None or verb == "deletes":
                 suffix = (
                     " (refused)" if refused else " (not answered)" if lost else " (exists)" if answer == [False] else ""
@@ -178,6 +181,15 @@ class SimStore:
         if refused or lost:
             raise StagingError(f"The staging area `{self.location}` cannot be used: simulated.")
         return answer[0]  # type: ignore[no-any-return]
+
+    def _claim_or_acknowledge(self, path: str, by: str) -> None:
+        """Record that a run which was taken over acknowledges batches: it asked before that, and the store was slow."""
+        folder, _, name = path.rpartition("/")
+        stream, _, kind = folder.rpartition("/")
+        if kind == "owners":
+            self._owners[stream] = by
+        elif kind == "acknowledged" and self._owners.get(stream, by) != by:
+            self._record.note("acknowledged late", (stream.rpartition("/")[2], int(name)))
 
     def __reduce__(self) -> Any:
         return _store, (id(self),)
