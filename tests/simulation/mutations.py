@@ -102,8 +102,8 @@ def _is_not_synced(lose_power: Any) -> Any:
     return mutated
 
 
-def _deletes_nothing(delete: Any) -> Any:
-    return lambda self, path: None
+def _deletes_ids_alone(delete: Any) -> Any:
+    return lambda self, path: delete(self, path) if "/in-doubt/" in path else None
 
 
 # Requests to Pub/Sub
@@ -412,7 +412,7 @@ MUTATIONS: list[Mutation] = [
             replaced(ledger.AckLedger, "stage", _takes_late_parts),
         ),
     ),
-    Mutation("redeliveries are not acknowledged", ("I3",), replaced(ledger.AckLedger, "redelivered", _nothing)),
+    Mutation("redeliveries are not acknowledged", ("I3", "I5"), replaced(ledger.AckLedger, "redelivered", _nothing)),
     Mutation("nothing is in doubt before a batch", ("I5",), replaced(ledger.AckLedger, "take_doubtful", _constant([]))),
     Mutation("late acks are not in doubt", ("I5",), replaced(ledger.AckLedger, "is_doubtful", _constant(False))),
     Mutation("no pull is late", ("I5",), replaced(ledger.AckLedger, "deadline", _of_the_pull), hole=3),
@@ -424,7 +424,7 @@ MUTATIONS: list[Mutation] = [
     Mutation("acks of an earlier run make room", ("I5",), replaced(ledger.AckLedger, "commit", _counts_earlier_runs)),
     Mutation(
         "the last write counts, and any part",
-        ("I1",),
+        ("I1", "I4"),
         together(
             replaced(area.Staging, "last_acknowledged", _last_written),
             replaced(start, "readable_parts", _reads_any_part),
@@ -443,8 +443,8 @@ MUTATIONS: list[Mutation] = [
         "a standstill is not noticed", ("I5",), replaced(lease.Arrivals, "look", lambda _: lambda self, now, *_: now)
     ),
     Mutation("a nearly full stream is no backlog", ("I4",), replaced(driver_stream, "_NEARLY_FULL", lambda _: 1.0)),
-    Mutation("a pull is cut off", ("I3",), replaced(streaming_pull.StreamingPull, "half_close", _cuts_off)),
-    Mutation("another location is replayed", ("I1",), replaced(start.Start, "_report_other_area", _nothing)),
+    Mutation("a pull is cut off", ("I3", "I5"), replaced(streaming_pull.StreamingPull, "half_close", _cuts_off)),
+    Mutation("another location is replayed", ("I1", "I2"), replaced(start.Start, "_report_other_area", _nothing)),
     Mutation(
         "a message twice in the buffer is two rows",
         ("I5",),
@@ -490,7 +490,7 @@ MUTATIONS: list[Mutation] = [
     Mutation(
         "a staged part is pulled again", ("I1", "I2", "I3", "I4", "I5"), replaced(SimStore, "read", _is_forgetful), True
     ),
-    Mutation("nothing is deleted", ("I6",), replaced(SimStore, "delete", _deletes_nothing)),
+    Mutation("batches are not deleted", ("I6",), replaced(SimStore, "delete", _deletes_ids_alone)),
     Mutation(
         "acks are not sent", ("I3", "I5"), replaced(SimConnection, "acknowledge", _answered(lambda _: False)), True
     ),
