@@ -368,7 +368,8 @@ class History:
                 world.wait(max(_LEASES_SECONDS, world.settings.max_backoff))
                 continue
             failures += 1
-            if failures > (_MAX_FAILURES if self._has_lost else is_old):
+            allowed = _MAX_FAILURES if self._record.has_lost else int(is_old)
+            if failures > allowed:
                 self._record.violate(
                     "I4",
                     f"{application.name} fails, which is the failure {failures} of quiet runs: {application.error}",
@@ -406,15 +407,10 @@ class History:
         if fits and self._is_calm:
             checkers.check_batches(self._record, backlog, batches)
 
-    @property
-    def _has_lost(self) -> bool:
-        """Whether files or batches are lost, so that runs fail until their advice is followed."""
-        return any(self._record.notes[kind] for kind in ("file removed", "rolled back", "other staging"))
-
     def _follow_the_advice(self, application: Application) -> None:
         """Follow the advice of a StagingError: continue without the lost batches, or start a new checkpoint."""
         record = self._record
-        if application.error is None or not self._has_lost:
+        if application.error is None or not record.has_lost:
             return
         if self._query.fails_on_data_loss:
             record.tell("operator", "sets failOnDataLoss=false")

@@ -235,7 +235,7 @@ def _or_those_that_wait(known: property) -> Any:
     return property(lambda self: bool(self.__dict__.get("waiting")) or known.__get__(self))
 
 
-def _stamps_anew(read: Any) -> Any:
+def _renews_times(read: Any) -> Any:
     """Read ids in doubt with the latest time that they may have."""
     return lambda staging, contents, start, topic, wall, now: read(staging, contents, start, topic, -math.inf, now)
 
@@ -270,7 +270,7 @@ def _forgets_silence(_: Any) -> Any:
     return lambda self, now: max(0.0, now - max(self._idle_since, self._connected_at)) if self._idle_since else 0.0
 
 
-def _makes_progress(_: Any) -> Any:
+def _makes_progress() -> Any:
     """Take each look at the acks for progress."""
     count = itertools.count()
     return property(lambda self: next(count), lambda self, value: None)
@@ -348,19 +348,6 @@ def _reads_any_part(_: Any) -> Any:
     return mutated
 
 
-def _deletes_any(_: Any) -> Any:
-    """Delete settled batches whatever comes before them."""
-
-    def mutated(self: Any) -> list[int]:
-        numbers = [number for number, batch in sorted(self._batches.items()) if batch.is_settled]
-        for number in numbers:
-            for part in self._batches[number].parts.values():
-                part.apply(ledger.Event.DELETE)
-        return numbers
-
-    return mutated
-
-
 _REPORTERS = ack_worker, active_run, batches, start  # of lost files
 _ANY_ROW = ("I1", "I2", "I3", "I5")
 
@@ -375,7 +362,7 @@ MUTATIONS: list[Mutation] = [
         ),
         hole=1,
     ),
-    Mutation("a start stamps ids anew", ("I1",), replaced(start, "read_in_doubt", _stamps_anew), hole=2),
+    Mutation("a start renews the times of ids", ("I1",), replaced(start, "read_in_doubt", _renews_times), hole=2),
     Mutation(
         "a stream that is opened again begins its idle time",
         ("I4",),
@@ -385,7 +372,7 @@ MUTATIONS: list[Mutation] = [
     Mutation(
         "availableNow waits for acks without a limit",
         ("I4",),
-        lambda: mock.patch.object(ack_worker.AckWorker, "acknowledged", _makes_progress(None), create=True),
+        lambda: mock.patch.object(ack_worker.AckWorker, "acknowledged", _makes_progress(), create=True),
         hole=6,
     ),
     Mutation(

@@ -99,6 +99,11 @@ class Record:
         """Record that a fault happened."""
         self.notes[kind].append((self.hub.now, value))
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether files or batches are lost, so that runs fail until the advice of their errors is followed."""
+        return any(self.notes[kind] for kind in ("file removed", "rolled back", "other staging"))
+
     def violate(self, invariant: str, what: str) -> None:
         """Record the first broken invariant. The history ends with it."""
         if self.violation is None and not self.hub.is_over:

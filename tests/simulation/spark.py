@@ -394,9 +394,7 @@ class Application:
 
     def _check_advice(self, error: Exception) -> None:
         """Check I4: no error names a lost file unless a cleaner has removed one."""
-        notes = self._record.notes
-        lost = any(notes[kind] for kind in ("file removed", "other staging", "rolled back"))
-        if "gone from" in str(error) and not lost:
+        if "gone from" in str(error) and not self._record.has_lost:
             self._record.violate("I4", f"no cleaner has removed anything: {error}")
 
     def has_committed(self, batch: tuple[str, int]) -> bool:
