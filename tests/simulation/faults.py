@@ -93,15 +93,25 @@ _TOGETHER = {"checkpoint rolled back": ("no quota", "no quota", "some ids fail")
 
 @dataclass
 class Faults:
-    """The faults of one history. rates: by kind. Those that are left out never happen."""
+    """The faults of one history. rates: by kind. Those that are left out never happen.
+
+    hit: how many were drawn. spared: the numbers of those that do not happen all the same.
+    """
 
     chooser: Chooser
     rates: dict[str, float] = field(default_factory=dict)
     are_on: bool = True
+    spared: frozenset[int] = frozenset()
+    hit: int = 0
 
     @classmethod
     def drawn(
-        cls, chooser: Chooser, most: int = 5, without: frozenset[str] = frozenset(), always: tuple[str, ...] = ()
+        cls,
+        chooser: Chooser,
+        most: int = 5,
+        without: frozenset[str] = frozenset(),
+        always: tuple[str, ...] = (),
+        spared: frozenset[int] = frozenset(),
     ) -> Faults:
         """Return a mix of `always` and up to `most` other kinds, each at a rate up to its highest.
 
@@ -115,9 +125,12 @@ class Faults:
             if kind in _TOGETHER:
                 other = chooser.pick(_TOGETHER[kind])
                 rates.setdefault(other, KINDS[other][1])
-        return cls(chooser, {kind: rate for kind, rate in rates.items() if kind not in without})
+        return cls(chooser, {kind: rate for kind, rate in rates.items() if kind not in without}, spared=spared)
 
     def hits(self, kind: str) -> bool:
         """Return whether a fault of this kind happens now."""
         rate = self.rates.get(kind)
-        return rate is not None and self.are_on and self.chooser.chance(rate)
+        if rate is None or not self.are_on or not self.chooser.chance(rate):
+            return False
+        self.hit += 1
+        return self.hit not in self.spared

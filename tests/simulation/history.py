@@ -88,17 +88,18 @@ _TAKEN_OVER = replace(_KILLED, always=("second driver", "store slow"))
 
 @dataclass(frozen=True)
 class Plan:
-    """A seed, and the differences from its draws. without: kinds of faults that are left out."""
+    """A seed, and the differences from its draws. without: kinds of faults that are left out. spared: see `Faults`."""
 
     seed: int
     runs: int | None = None
     messages: int | None = None
     without: frozenset[str] = frozenset()
+    spared: frozenset[int] = frozenset()
 
 
 @dataclass
 class Outcome:
-    """The end of a history. violation: None if every invariant held. rates: of the faults that it had."""
+    """The end of a history. violation: None if every invariant held. rates, hit: see `Faults`."""
 
     plan: Plan
     violation: Violation | None
@@ -107,23 +108,29 @@ class Outcome:
     repeats: Counter[str] = field(default_factory=Counter)
     steps: int = 0
     runs: int = 0
+    hit: int = 0
 
     @property
     def messages(self) -> int:
         """The number of published messages."""
         return len(self.record.messages)
 
+    @property
+    def happened(self) -> int:
+        """The number of faults that were hit and not spared."""
+        return self.hit - sum(number <= self.hit for number in self.plan.spared)
+
 
 def run(plan: Plan) -> Outcome:
     """Run the history of a plan."""
     chooser = Seeded(plan.seed)
     kind = chooser.pick((_ANY, _ANY, _ANY, _JOB, _KILLED, _TAKEN_OVER))
-    faults = Faults.drawn(chooser, kind.most_faults, plan.without | kind.without, kind.always)
+    faults = Faults.drawn(chooser, kind.most_faults, plan.without | kind.without, kind.always, plan.spared)
     history = History(plan, World(chooser, faults, _setup(chooser, faults, kind)), kind)
     world, record = history.world, history.world.record
     world.run(history.operate, plan.seed)
     rates, runs = faults.rates, len(world.applications)
-    return Outcome(plan, record.violation, record, rates, history.repeats, world.hub.steps, runs)
+    return Outcome(plan, record.violation, record, rates, history.repeats, world.hub.steps, runs, faults.hit)
 
 
 def _setup(chooser: Chooser, faults: Faults, kind: _Kind) -> Setup:

@@ -91,7 +91,10 @@ def _headline(outcome: Outcome) -> str:
     assert outcome.violation is not None
     invariant, what = outcome.violation
     faults = ", ".join(f"{kind} {rate:g}" for kind, rate in sorted(outcome.rates.items())) or "none"
-    return f"seed {outcome.plan.seed} breaks {invariant}: {what}\n  {outcome.plan}\n  faults: {faults}"
+    return (
+        f"seed {outcome.plan.seed} breaks {invariant}: {what}\n"
+        f"  {outcome.plan}\n  faults: {faults}. {outcome.happened} happened"
+    )
 
 
 def _timeline(outcome: Outcome, lines: int) -> list[str]:

@@ -6,7 +6,10 @@ import logging
 
 import pytest
 
+from tests.simulation import history
+from tests.simulation.history import Plan
 from tests.simulation.mutations import MUTATIONS, Mutation, caught
+from tests.simulation.shrink import shrink
 
 
 @pytest.mark.timeout(1200)
@@ -27,3 +30,24 @@ def test_caught(mutation: Mutation):
 def test_each_hole_is_put_back():
     """Those of the first section of issue 32: eleven kinds."""
     assert set(range(1, 12)) == {mutation.hole for mutation in MUTATIONS if mutation.hole is not None}
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", ["acks are not sent", "a replay drops rows"])
+def test_a_failed_history_is_made_smaller(name):
+    """The same invariant is broken with fewer faults."""
+    [mutation] = [each for each in MUTATIONS if each.name == name]
+    logging.disable(logging.CRITICAL)
+    try:
+        with mutation.patch():
+            failed = next(found for seed in range(1, 1000) if (found := history.run(Plan(seed))).violation)
+            smaller = shrink(failed)
+            again = history.run(smaller.plan)
+    finally:
+        logging.disable(logging.NOTSET)
+
+    assert failed.violation is not None
+    assert smaller.violation == again.violation
+    assert smaller.violation is not None
+    assert failed.violation.invariant == smaller.violation.invariant
+    assert 0 < smaller.happened < failed.happened
