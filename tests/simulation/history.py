@@ -371,6 +371,9 @@ class History:
             world.run_quietly(application)
             if application.has_succeeded:
                 self._check_batches(backlog, len(self._record.commits) - batches)
+                if world.is_delivered and application.memory is not None:
+                    most = 0 if application.is_idle else 1
+                    checkers.check_memory(self._record, application.memory, most, self._is_calm)
                 runs -= 1
                 world.wait(max(_LEASES_SECONDS, world.settings.max_backoff))
                 continue

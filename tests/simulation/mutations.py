@@ -402,6 +402,7 @@ MUTATIONS: list[Mutation] = [
     Mutation("redeliveries are not acknowledged", ("I3", "I5"), replaced(ledger.AckLedger, "redelivered", _nothing)),
     Mutation("nothing is in doubt before a batch", ("I5",), replaced(ledger.AckLedger, "take_doubtful", _constant([]))),
     Mutation("late acks are not in doubt", ("I5",), replaced(ledger.AckLedger, "is_doubtful", _constant(False))),
+    Mutation("acks in time are in doubt", ("I6",), replaced(ledger.AckLedger, "is_doubtful", _constant(True))),
     Mutation("no pull is late", ("I5",), replaced(ledger.AckLedger, "deadline", _of_the_pull), hole=3),
     Mutation("ids of a replay are in doubt", ("I1",), replaced(active_run, "replayed_batch", _doubts_replays), hole=4),
     Mutation(

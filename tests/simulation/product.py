@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -21,7 +21,28 @@ from pubsub_spark.read.staging import ids, part, schemas
 from pubsub_spark.read.task import partition_pull, partition_reader
 from pubsub_spark.read.task.partitions import StagedPartition
 
-__all__ = ["Budget", "MissingFile", "Offset", "begin", "driver", "driver_ids", "known_ids", "read", "staged_ids"]
+__all__ = [
+    "Budget",
+    "Memory",
+    "MissingFile",
+    "Offset",
+    "begin",
+    "driver",
+    "driver_ids",
+    "known_ids",
+    "memory",
+    "read",
+    "staged_ids",
+]
+
+
+class Memory(NamedTuple):
+    """The memory of a run. batches: that are not deleted. ids: different ones in doubt, in so many sets."""
+
+    batches: list[int]
+    buffered: int
+    sets: int
+    ids: int
 
 
 def begin() -> None:
@@ -46,6 +67,17 @@ def driver(
     """Return the driver of one start of a query. buffered: the most messages that its stream buffers."""
     start = Start(options, backend, store, runtime, reader, max_buffered=buffered)
     return QueryDriver(start, fetch_partitions, is_stopping, may_be_asked_once)
+
+
+def memory(driver: QueryDriver) -> Memory | None:
+    """Return the memory of a run, or None before its first call."""
+    if driver.active is None:
+        return None
+    run = driver.active.run
+    sets, ledger = run.ledger.in_doubt.sets, run.ledger
+    batches = [*ledger.undeleted, *ledger.uncommitted]
+    in_doubt = {digest.tobytes() for each in sets for digest in each.digests.T}
+    return Memory(batches, run.stream.message_count, len(sets), len(in_doubt))
 
 
 def read(

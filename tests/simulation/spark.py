@@ -107,7 +107,7 @@ class Application:
     """One start of a query: its processes, until they have ended.
 
     ended: whether the query is over, by itself, by `stop`, by an error or by a kill. error: its failure. is_idle:
-    whether its last trigger has found nothing, so that the source knows of every commit.
+    whether its last trigger has found nothing, so that the source knows of every commit. memory: at its end.
     """
 
     def __init__(self, world: World, query: Query, name: str) -> None:
@@ -123,6 +123,7 @@ class Application:
         self.tasks: list[Process] = []
         self.ended = self.stopping = False
         self.error: Exception | None = None
+        self.memory: product.Memory | None = None
         self.has_succeeded = self.is_idle = False
         self.outlives: set[Process] = set()  # attempts that live on when the driver is gone
         self.on_attempt: Callable[[Process], None] | None = None
@@ -184,6 +185,7 @@ class Application:
         except Exception as error:
             self.error = error
             self._record.violate("I4", f"the query fails with {error!r}: {traceback.format_exc(limit=-3)}")
+        self.memory = product.memory(driver)
         try:
             driver.close()
         except PubSubError as error:

@@ -10,7 +10,7 @@ import pytest
 
 from pubsub_spark.emulator.state.settings import Settings
 from pubsub_spark.options import ReadOptions
-from tests.simulation import cases, checkers, exhaustive, history, runner
+from tests.simulation import cases, checkers, exhaustive, history, product, runner
 from tests.simulation.chooser import Fixed
 from tests.simulation.connection import ADDRESS
 from tests.simulation.faults import Faults
@@ -65,13 +65,16 @@ def test_many_restarts(trigger, passes_start, runs):
         ReadOptions(endpoint=ADDRESS, subscription_id=SUBSCRIPTION), trigger, passes_start, Budget(1000, 10**6)
     )
     sizes: list[tuple[int, int]] = []
+    memories: list[product.Memory | None] = []
 
     def operate() -> None:
         for run in range(runs):
             world.publish(2)
-            world.run_quietly(world.start(query))
+            application = world.start(query)
+            world.run_quietly(application)
             world.wait(3600.0)
             if run in (10, runs - 1):
+                memories.append(application.memory)
                 sizes.append((len(world.store.files), sum(map(len, world.store.files.values()))))
 
     world.run(operate, seed=1)
@@ -79,6 +82,11 @@ def test_many_restarts(trigger, passes_start, runs):
     assert world.record.violation is None
     assert len(checkers.undelivered(world.record)) <= 2
     [(files, volume), (files_later, volume_later)] = sizes
+    [memory, memory_later] = memories
+    assert memory is not None
+    assert memory_later is not None
+    assert len(memory.batches) == len(memory_later.batches) <= 1
+    assert memory[1:] == memory_later[1:]
     assert files_later <= files + 2
     assert volume_later <= 2 * volume
 
