@@ -125,8 +125,7 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         logs.to_stderr(self._options.log_level)
         messages = partition_reader.read(partition, self._options, self._backend)
-        reader = partition.reader if isinstance(partition, StagedPartition) else None
-        schemas = StagedSchemas(partition.staging, partition.batch, reader)
+        schemas = StagedSchemas(partition.staging, partition.batch, partition.reader)
         return self._rows.of(messages, partial(partition_reader.count_malformed, partition), schemas)
 
     def commit(self, end: Mapping[str, Any]) -> None:

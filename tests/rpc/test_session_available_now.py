@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from pubsub_spark.emulator import Emulator
+from pubsub_spark.errors import ServiceError
 from pubsub_spark.read.staging.area import Staging
 from pubsub_spark.read.staging.store import open_store
 from tests.conftest import Names
@@ -197,3 +198,59 @@ def test_available_now_ends_soon_without_acks(query: Engine, names: Names):
     query.stop()
 
     assert time.monotonic() - began < 2.0
+
+
+@pytest.mark.parametrize(
+    ("key", "count", "most"), [("", 100, 10), ("key", 3000, 100_000)], ids=["small batches", "one key"]
+)
+def test_available_now_waits_for_acks_that_hold_back_messages(
+    query: Engine, names: Names, key: str, count: int, most: int
+):
+    """A full stream brings nothing until its messages are acknowledged, which takes longer than `idleTimeout`."""
+    name = f"{names.subscription}-ordered"
+    query.emulator.create_subscription(name, names.topic, enable_message_ordering=True)
+    query.options = replace(query.options, subscription_id=name, max_messages_per_trigger=most)
+    query.budget = replace(query.budget, messages=most)
+    query.emulator.publish(names.topic, *({"data": str(n).encode(), "ordering_key": key} for n in range(count)))
+    query.emulator.fail("Acknowledge", None, 1, 7.0)
+    _available_now(query)
+
+    assert [str(n) for n in range(count)] == query.rows
+
+
+def test_available_now_fails_if_acks_that_hold_back_messages_are_not_accepted(query: Engine, names: Names):
+    """It does not end as if it had read everything."""
+    query.options = replace(query.options, max_messages_per_trigger=10)
+    query.budget = replace(query.budget, messages=10)
+    query.emulator.publish(names.topic, *MANY[:100])
+    query.emulator.fail("Acknowledge", "UNAVAILABLE", 10_000)
+
+    with pytest.raises(ServiceError, match=r"has accepted no ack .* and messages wait for acks"):
+        _available_now(query)
+
+
+def test_run_after_one_that_could_return_nothing_says_so(query: Engine, names: Names, caplog: pytest.LogCaptureFixture):
+    """Acks are not answered, so that the stop of a run has no time to return all its messages."""
+    start_with(query, names, "a")
+    query.trigger()
+    query.emulator.fail("Acknowledge", None, 1, 600.0)
+    query.emulator.publish(names.topic, *MANY[:900])
+    buffered(query, 900)
+    assert query.session is not None and query.session.active is not None
+    query.session.active.commit(1)
+    query.stop()
+    query.emulator.clear_faults()
+    caplog.clear()
+    _available_now(query)
+
+    assert len(query.rows) < 901
+    assert "messages of" in caplog.text and "are delivered again in up to" in caplog.text
+
+
+def _available_now(query: Engine) -> None:
+    query.start()
+    assert query.session is not None
+    query.session.prepare_for_available_now()
+    while query.trigger():
+        pass
+    query.stop()

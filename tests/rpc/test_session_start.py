@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime
 import errno
 import os
+import shutil
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import obstore
@@ -23,7 +25,10 @@ from tests.conftest import Names
 from tests.engine import Engine, until
 from tests.rpc.conftest import Client
 from tests.rpc.session import (
+    LEASE,
     acked,
+    buffered,
+    die_in_a_batch,
     google,
     run_until,
     start_and_acknowledge,
@@ -369,3 +374,76 @@ def test_start_seeks_once(emulator: Emulator, names: Names, query: Engine):
 
     query.options = replace(query.options, subscription_id=name, starting_timestamp=before)
     _read_a_and_after_a_restart_b(query, names)
+
+
+def test_start_does_not_seek_again_without_its_staging_area(emulator: Emulator, names: Names, query: Engine):
+    """A job passes the time of each start. A cleaner removes the files of the first one, which died in a batch."""
+
+    def start() -> None:
+        query.options = replace(query.options, starting_timestamp=datetime.datetime.now(datetime.UTC))
+        query.start()
+
+    start()
+    query.trigger()
+    emulator.publish(names.topic, "a")
+    buffered(query, 1)
+    die_in_a_batch(query, 1)
+    shutil.rmtree(query.location)
+    start()
+    query.trigger()
+    emulator.advance(LEASE)
+    run_until(query, 1)
+
+    assert ["a"] == query.rows
+
+
+def test_subscription_that_vanished_is_created_again_with_a_warning(
+    emulator: Emulator, names: Names, query: Engine, caplog: pytest.LogCaptureFixture
+):
+    """It was deleted or has expired, so messages may be lost."""
+    query.options = replace(query.options, topic_id=names.topic)
+    start_and_acknowledge(query, names, "a")
+    query.stop()
+    google(emulator).delete_subscription(subscription=names.subscription)
+    assert "created again" not in caplog.text
+    query.start()
+    query.trigger()
+
+    assert f"`{names.subscription}` was deleted or has expired since the last run, and is created again" in caplog.text
+
+
+@pytest.mark.parametrize("passes_start", [True, False])
+def test_batch_whose_files_are_on_another_machine_is_not_acknowledged_later(
+    names: Names, query: Engine, caplog: pytest.LogCaptureFixture, passes_start: bool
+):
+    """Both machines have the same local path. The second one replays the batch without rows, and says so."""
+    query.passes_start, query.location = passes_start, f"{query.location}/staging"
+    start_and_acknowledge(query, names, "first")
+    query.emulator.publish(names.topic, "a")
+    buffered(query, 1)
+    die_in_a_batch(query, 1)
+    here = Path(query.location)
+    here.rename(here.with_name("machine-1"))
+    query.start()
+    query.trigger()  # the replay
+    query.trigger()  # a batch that says where the query continues
+    query.crash()
+    assert "If the files are on another machine or disk, do not return to them" in caplog.text
+
+    here.rename(here.with_name("machine-2"))
+    here.with_name("machine-1").rename(here)
+    query.start()
+    query.trigger()
+    query.sleep(2 * LEASE)
+    run_until(query, 2)
+
+    assert ["first", "a"] == query.rows
+
+
+def test_offset_of_sparks_wrapper_is_refused(names: Names, query: Engine):
+    """On Spark 4.0 it asks for a batch without the committed offset. Its batches would have no rows."""
+    query.start()
+    assert query.session is not None
+    at = query.session.initial_offset()
+    with pytest.raises(OptionsError, match=r"triggerAvailableNowWrapper\.enabled"):
+        query.session.partitions(replace(at, stream="of-the-checkpoint", batch=1), replace(at, batch=1))

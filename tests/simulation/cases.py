@@ -111,8 +111,14 @@ def _was_not_read(record: Record, message_id: str, by: str) -> bool:
 
 
 def _was_replayed_elsewhere(record: Record, message_id: str, by: str) -> bool:
+    """The checkpoint must not have a batch of another stream: that of the run that has replayed it."""
     elsewhere = [at for at, _ in record.notes["other staging"]]
-    return any(part.at <= at <= commit.at for commit, part in _staged(record, message_id) for at in elsewhere)
+    return any(
+        part.at <= at <= commit.at
+        and all(later.batch[0] == commit.batch[0] for later in record.commits if later.at > commit.at)
+        for commit, part in _staged(record, message_id)
+        for at in elsewhere
+    )
 
 
 def _was_staged_after_a_loss(record: Record, message_id: str, by: str) -> bool:
@@ -171,7 +177,7 @@ LOSSES: tuple[Loss, ...] = (
     Loss("rolled back", "the checkpoint is older than the acknowledged batches", Record.is_undone),
     Loss(
         "replayed elsewhere",
-        "a batch was replayed without its rows because of another `stagingLocation` and `failOnDataLoss=false`",
+        "a batch was replayed without its rows because its files are elsewhere",
         _was_replayed_elsewhere,
     ),
     Loss("not read", "your `foreachBatch` function does not read all partitions of its DataFrame", _was_not_read),
@@ -187,7 +193,9 @@ ENDED = {  # by the service, in `Message.ended`
     "dead letter": "Pub/Sub drops it",
     "recreated": "Pub/Sub drops it",
 }
-NOT_CHECKED = (  # done by the sink, the publisher or a function
+NOT_CHECKED = (  # done by the sink, the publisher, a function, a hypervisor or an emulator
+    "the driver's machine was paused by its hypervisor for longer than a lease",
+    "an emulator counts its messages from 1 again after a restart",
     "the sink is not idempotent and Spark repeats a batch",
     "the publisher published it twice",
     "your `foreachBatch` function returns before its writes finish",

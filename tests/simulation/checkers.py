@@ -185,7 +185,7 @@ def check_files(record: Record, store: SimStore, stream: str, is_in_doubt: bool)
 
 
 def check_memory(record: Record, memory: product.Memory, most: int, is_calm: bool) -> None:
-    """Check I6 at the end of a quiet run that has delivered everything. most: batches that it may not know the end of.
+    """Check I6 at the end of a quiet run that has delivered everything. most: batches that may be left then.
 
     It may hold the ids of messages that were acknowledged late, if anything delayed an ack. Some are in several sets.
     """

@@ -31,6 +31,7 @@ KINDS: dict[str, tuple[str, float]] = {
     "call slow": ("a call takes seconds or longer than its timeout", 0.2),
     "answer lost": ("a call takes effect and is not answered", 0.2),
     "some ids fail": ("a request fails for some of its ids (exactly-once delivery)", 0.5),
+    "acks dropped": ("the service drops acks of a key that come before those of earlier messages", 1.0),
     "ack forgotten": ("the service accepts an ack and delivers the message again", 0.05),
     "lease cut": ("the service ends leases early", 0.3),
     "stream ended": ("the service ends a stream", 0.05),

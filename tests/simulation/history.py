@@ -140,7 +140,9 @@ def _setup(chooser: Chooser, faults: Faults, kind: _Kind) -> Setup:
         ttl=math.inf,
         exactly_once="some ids fail" in faults.rates or chooser.chance(kind.exactly_once),
         # A task looks for late parts if its messages have keys, and an ack that fails has effects on its key.
-        ordering=chooser.chance(0.8 if {"partial action", "some ids fail"} & faults.rates.keys() else 0.25),
+        ordering=chooser.chance(
+            0.8 if {"partial action", "some ids fail", "acks dropped"} & faults.rates.keys() else 0.25
+        ),
     )
     if chooser.chance(kind.backoff):
         settings = replace(settings, min_backoff=10, max_backoff=chooser.pick((10, 600)))
@@ -155,6 +157,7 @@ def _setup(chooser: Chooser, faults: Faults, kind: _Kind) -> Setup:
         chooser.chance(0.5),
         tuple(chooser.pick(skews) for _ in range(chooser.pick((1, 3)))),
         chooser.pick(kind.responses),
+        "other staging" in faults.rates and chooser.chance(0.5),
     )
 
 
@@ -229,9 +232,7 @@ class History:
         if faults.hits("other options"):
             options = _options(chooser, self._query.budget.messages, self._query.budget.bytes)
             self._query = replace(self._query, options=replace(options, decode=self._query.options.decode))
-        self.world.store = self.world.stores[int(faults.hits("other staging"))]
-        if self.world.store is not self.world.stores[0]:
-            self._record.note("other staging")
+        self.world.use_area(int(faults.hits("other staging")))
         application = self.world.start(self._query)
         application.plan_faults(application.driver, "driver killed")
         if faults.hits("second driver"):
@@ -347,7 +348,7 @@ class History:
         hub.slow_threads = hub.preempted = 0.0
         service.down_until = service.silent_until = service.quota_until = 0.0
         service.resend()
-        self.world.store = self.world.stores[0]
+        self.world.use_area(0)
         for process in self.world.hub.processes:
             process.at.clear()
         while any(process.suspensions and not process.dead for process in hub.processes) or any(
@@ -372,7 +373,7 @@ class History:
             if application.has_succeeded:
                 self._check_batches(backlog, len(self._record.commits) - batches)
                 if world.is_delivered and application.memory is not None:
-                    most = 0 if application.is_idle else 1
+                    most = 0 if application.is_idle else 2  # the last, and one before whose acks wait for the end
                     checkers.check_memory(self._record, application.memory, most, self._is_calm)
                 runs -= 1
                 world.wait(max(_LEASES_SECONDS, world.settings.max_backoff))

@@ -19,7 +19,6 @@ from pubsub_spark.read.rows import Rows
 from pubsub_spark.read.runtime import Runtime
 from pubsub_spark.read.staging import ids, part, schemas
 from pubsub_spark.read.task import partition_pull, partition_reader
-from pubsub_spark.read.task.partitions import StagedPartition
 
 __all__ = [
     "Budget",
@@ -88,8 +87,7 @@ def read(
     if reader is None:
         return messages
     schemas.cached_answers.clear()  # a process of its own
-    name = partition.reader if isinstance(partition, StagedPartition) else None
-    staged = schemas.StagedSchemas(partition.staging, partition.batch, name)
+    staged = schemas.StagedSchemas(partition.staging, partition.batch, partition.reader)
     return Rows(options, backend, reader).of(messages, partial(partition_reader.count_malformed, partition), staged)
 
 

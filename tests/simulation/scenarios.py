@@ -529,15 +529,14 @@ def _use_another_area(world: World, choices: Enumerated) -> None:
     application = world.start(query)
     world.wait(_PULL_SECONDS)
     application.kill()
-    world.store = world.stores[1]
-    world.record.note("other staging")
+    world.use_area(1)
     fails = choices.pick((False, True))
     options = replace(query.options, fail_on_data_loss=fails)
     application = world.start(replace(query, options=options, fails_on_data_loss=fails))
     application.driver.on_operation = _once(choices, application.driver.kill)
     world.wait(2 * _SINK_SECONDS)
     _stop(world, application)
-    world.store = world.stores[0]
+    world.use_area(0)
     _read_on(world, query)
 
 
@@ -605,6 +604,34 @@ def _refuse_acks(world: World, choices: Enumerated) -> None:
     for _ in range(2):
         world.wait(_LEASES_SECONDS)
         world.run_quietly(world.start(query))
+    _check(world)
+
+
+def _acknowledge_slowly(world: World, choices: Enumerated) -> None:
+    """Read a backlog that the driver stream has no room for, while acks take longer than the idle time."""
+    query = replace(_query(AVAILABLE_NOW, True, messages=2), buffered=2)
+    world.service.quota_until = world.hub.now + choices.pick((0.0, 8.0, 16.0))
+    for _ in range(5):
+        world.publish(1)
+    world.run_quietly(world.start(query))
+    if missing := checkers.undelivered(world.record):
+        world.record.violate("I4", f"a run has ended without an error before it has read {missing}")
+    _check(world)
+
+
+def _plan_with_a_later_schema(world: World, choices: Enumerated) -> None:
+    """Kill a run at any point. A revision was committed after its driver had started, before the first batch."""
+    world.service.schema = schema = Schema()
+    query = _query(PROCESSING_TIME, choices.pick((True, False)))
+    query = replace(query, options=replace(query.options, decode="topic"))
+    application = world.start(query)
+    world.wait(1.0)
+    world.publish(1)
+    schema.commit(world.hub.now)
+    application.driver.on_operation = _once(choices, application.driver.kill)
+    world.wait(_LATE_SECONDS[0])
+    _stop(world, application)
+    world.run_quietly(world.start(query))
     _check(world)
 
 
@@ -762,10 +789,13 @@ SCENARIOS = (
     (_lose_a_file, Setup(Settings(ack_deadline=10))),
     (_lose_files_before_acks, Setup(Settings(ack_deadline=10))),
     (_use_another_area, Setup(Settings(ack_deadline=10))),
+    (_use_another_area, Setup(Settings(ack_deadline=10), is_one_path=True)),
     (_read_once_a_day, Setup(Settings(ack_deadline=10), response=2)),
     (_seek_back, Setup(_FORGOTTEN)),
     (_wait_for_silence, Setup(Settings(ack_deadline=10))),
     (_refuse_acks, Setup(Settings(ack_deadline=10))),
+    (_acknowledge_slowly, Setup(Settings(ack_deadline=10))),
+    (_plan_with_a_later_schema, Setup(Settings(ack_deadline=10))),
     (_change_the_schema, Setup(Settings(ack_deadline=10))),
     (_read_a_backlog, Setup(Settings(ack_deadline=10), response=2)),
 )

@@ -327,12 +327,32 @@ class Service:
                 self.record.note("held back")  # the others, until these leases end
             self.record.tell("service", "forgets the acks of %s messages", len(forgotten))
             return []
+        if self.settings.ordering and not self.settings.exactly_once and "acks dropped" in self.faults.rates:
+            numbers = self._in_order(numbers, by)
         refused = self.broker.ack(subscription, numbers, self.now)
         if accepted := sorted({self.leased[number] for number in set(numbers).difference(refused)}):
             self.record.ack(accepted, by)
         if refused:
             self.record.tell(by, "is refused %s acks", len(refused))
         return refused
+
+    def _in_order(self, numbers: list[int], by: str) -> list[int]:
+        """Return the acks that follow those of all earlier messages of their keys. The others are dropped, answered OK:
+        https://github.com/googleapis/google-cloud-rust/issues/3970
+        """
+        record, kept = self.record, list[int]()
+        together = {self.leased[number] for number in numbers}
+        first: dict[str, int] = {}  # by key: the first message that stays
+        for message in record.messages.values():
+            if not (message.id in together or record.acked[message.id] or message.ended):
+                first.setdefault(message.key, int(message.id))
+        for number in numbers:
+            message = record.messages[self.leased[number]]
+            if not message.key or int(message.id) < first.get(message.key, int(message.id) + 1):
+                kept.append(number)
+        if dropped := len(numbers) - len(kept):
+            record.tell("service", "drops %s acks of %s", dropped, by)
+        return kept
 
     def cut(self, subscription: Subscription, numbers: list[int]) -> None:
         """End leases early."""

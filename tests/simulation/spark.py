@@ -128,7 +128,9 @@ class Application:
         self.outlives: set[Process] = set()  # attempts that live on when the driver is gone
         self.on_attempt: Callable[[Process], None] | None = None
         schema = world.service.schema
+        self._schema = schema
         self._reader = None if schema is None else schema.reader
+        self._task_reader: Any = None  # of the process that plans tasks, from the first batch on
         self._task_options = replace(query.options, fail_on_data_loss=query.fails_on_data_loss)
         self._runtime = SimRuntime(self.driver)
         self._wakes = self._runtime.condition()
@@ -352,6 +354,9 @@ class Application:
         self.tasks.append(process)
         self._record.attempt(process.name, index)
         pickled = pickle.dumps(partition)
+        if self._schema is not None:
+            self._task_reader = self._task_reader or self._schema.reader
+        reader = self._task_reader
         runtime = SimRuntime(process)
         done: list[bool] = []
 
@@ -364,7 +369,7 @@ class Application:
         def run() -> None:
             rows: list[Row] = []
             try:
-                batches = product.read(pickle.loads(pickled), self._task_options, self._backend, runtime, self._reader)
+                batches = product.read(pickle.loads(pickled), self._task_options, self._backend, runtime, reader)
                 for record_batch in batches:
                     rows += _rows(record_batch)
             except PubSubError as error:

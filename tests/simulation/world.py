@@ -29,6 +29,7 @@ class Setup:
     """The objects at the beginning. skews: how wrong the clock of each machine is, in seconds.
 
     response: the messages of each response, or None for a service that cuts responses to fit the flow control.
+    is_one_path: whether the other staging area has the same location, on another machine.
     """
 
     settings: Settings
@@ -36,6 +37,7 @@ class Setup:
     are_stores_local: bool = False
     skews: tuple[float, ...] = (0.0,)
     response: int | None = None
+    is_one_path: bool = False
 
 
 class World:
@@ -50,7 +52,8 @@ class World:
         checkers.watch_acks(record)
         self.service = Service(hub, faults, record, setup.settings, setup.response)
         self.backend = SimBackend(self.service, probe_after=setup.probe_after)
-        self.stores = [SimStore(hub, faults, record, f"sim://area-{n}", setup.are_stores_local) for n in range(2)]
+        locations = "sim://area-0", "sim://area-0" if setup.is_one_path else "sim://area-1"
+        self.stores = [SimStore(hub, faults, record, each, setup.are_stores_local) for each in locations]
         for store in self.stores:
             store.on_delete = partial(checkers.check_deletion, record)
         self.store = self.stores[0]
@@ -103,6 +106,17 @@ class World:
         application = Application(self, query, name)
         self.applications.append(application)
         return application
+
+    def use_area(self, number: int) -> None:
+        """Have the next runs use a staging area. If both have one location, files of the other seem to be removed."""
+        before, self.store = self.store, self.stores[number]
+        if before is self.store:
+            return
+        self.record.tell("operator", "changes the staging area to number %s", number)
+        self.record.note("other staging")
+        if before.location == self.store.location:
+            folders = [path.split("/") for path in before.files]
+            self.record.unstaged |= {(each[-3], int(each[-2])) for each in folders if each[-2].isdigit()}
 
     def roll_back(self, kept: int) -> None:
         """Put the checkpoint back to its first batches."""

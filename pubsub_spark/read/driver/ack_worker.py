@@ -170,7 +170,7 @@ class AckWorker:
         self.acknowledged += failed.taken - len(failed.unanswered) - len(failed.refused)
         self.failed_acks += len(failed.refused)
         with run.changed:
-            not_answered = pa.concat_arrays([*left, failed.unanswered])
+            not_answered = pa.concat_arrays([failed.unanswered, *left])  # in the order of the receipts
             run.ledger.record_acks(part, failed.taken - sent_again, not_answered, failed.refused)
             is_late = run.ledger.is_doubtful(part, run.now()) or run.ledger.doubts_others(part)
         if unreadable:

@@ -182,6 +182,7 @@ class ActiveRun:
             # With ordering keys an unacknowledged message holds back others.
             before = self.worker.acknowledged
             self._are_acks_answered = self.worker.flush(self._times.flush) or self.worker.acknowledged > before
+            self._wait_for_room()
         while not self._is_stopping():
             stream, now = run.stream, run.now()
             count, arrival, published = stream.message_count, stream.oldest_arrival, stream.oldest_publish_time
@@ -238,20 +239,40 @@ class ActiveRun:
             self._poll(self._times.held_poll)
             if not self._triggers.waits or self._is_stopping():
                 return True
-            run.stream.check_outage(self._options.connect_timeout)
-            now = run.runtime.monotonic()
-            if self.worker.acknowledged > acknowledged:
-                acknowledged, since = self.worker.acknowledged, now
-            elif now - since >= self._options.connect_timeout:
-                raise ServiceError(
-                    f"`{run.connection.address}` has accepted no ack of `{run.subscription}` for {now - since:.0f} s, "
-                    f"and {bound} batches wait for theirs (maxUnacknowledgedBatches). Check its quotas and start the "
-                    "query again."
-                )
+            acknowledged, since = self._progress(acknowledged, since)
         if self._is_held_back:
             self._is_held_back = False
             _log.warning("the acks of `%s` have caught up. Reading continues", run.subscription)
         return False
+
+    def _wait_for_room(self) -> None:
+        """Wait while acks are due that hold back messages: those of a full stream, or of ordering keys."""
+        run, acknowledged, since = self.run, self.worker.acknowledged, self.run.runtime.monotonic()
+        while run.stream.oldest_arrival is None and not self._is_stopping():
+            with run.changed:
+                is_held_back = run.stream.is_full or run.ledger.has_unsettled_keys
+                if not is_held_back or run.ledger.is_finished(0, run.now() + self._times.flush):
+                    return
+            self._poll(self._times.held_poll)
+            acknowledged, since = self._progress(acknowledged, since)
+
+    def _progress(self, acknowledged: int, since: float) -> tuple[int, float]:
+        """Return the number of acks accepted and since when there are so many. Both are those of the last call.
+
+        Raises ServiceError if that has been so for `connectTimeout`, or if there was no connection.
+        """
+        run, timeout = self.run, self._options.connect_timeout
+        run.stream.check_outage(timeout)
+        now = run.runtime.monotonic()
+        if self.worker.acknowledged > acknowledged:
+            return self.worker.acknowledged, now
+        if now - since >= timeout:
+            raise ServiceError(
+                f"`{run.connection.address}` has accepted no ack of `{run.subscription}` for {now - since:.0f} s, and "
+                "messages wait for acks (flow control, ordering keys or maxUnacknowledgedBatches). Check its quotas "
+                "and start the query again."
+            )
+        return acknowledged, since
 
     def _set_tasks(self, slots: int | None) -> None:
         if self._options.num_fetch_partitions is None and slots is not None:
@@ -304,7 +325,13 @@ class ActiveRun:
                 ledger.returned(now)
             left = ledger.footers(ledger.undeleted)
             # Messages may be leased: of tasks, redeliveries, or of a batch that could not be staged.
-            is_leased = len(failed.unanswered) or ledger.uncommitted or ledger.has_redelivered or self.has_failed
+            is_leased = (
+                len(failed.unanswered)
+                or not failed.complete
+                or ledger.uncommitted
+                or ledger.has_redelivered
+                or self.has_failed
+            )
             until = max(ledger.leased_until, self._tasks_lease_until if ledger.in_doubt.runs else 0.0)
             seconds = DOUBT_SECONDS if is_leased else until - now
         # A failure reaches Spark after this. If it is the store, it is not waited for as long again.

@@ -65,7 +65,7 @@ def new_batch(
         deadline = ledger.deadline(batch, now)
         committed = [(part.batch, part.number, part.length, part.id) for part in ledger.undoubted]
     if not pulls:
-        return [DriverPartition(staging, batch, content)]
+        return [DriverPartition(staging, batch, content, reader=run.reader)]
     write_in_doubt(run, in_doubt)
     first = PullPartition(
         staging,
@@ -80,8 +80,11 @@ def new_batch(
         streams=options.streams_per_partition or planner.streams,
         period=planner.period(is_only or options.streams_per_partition is not None),
         driver_content=content,
+        reader=run.reader,
     )
-    return [*budget.shares(first, planner.tasks, driver_part)] or [DriverPartition(staging, batch, content)]
+    return [*budget.shares(first, planner.tasks, driver_part)] or [
+        DriverPartition(staging, batch, content, reader=run.reader)
+    ]
 
 
 def _without(messages: pa.RecordBatch, sets: list[IdSet]) -> pa.RecordBatch:

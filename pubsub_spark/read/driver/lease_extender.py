@@ -89,13 +89,13 @@ class LeaseExtender:
         if run.stream.has_expired:
             with run.changed:  # before they are taken, which may make the stream idle
                 run.ledger.returned(now)
-            expired, nacked = run.stream.take_expired(), 0
+            expired = run.stream.take_expired()
             try:
-                nacked = acks.nack(run.connection, run.subscription, expired, self._times.timeout, run.runtime).taken
+                acks.nack(run.connection, run.subscription, expired, self._times.timeout, run.runtime)
                 with run.changed:  # their back-off has begun by now
                     run.ledger.returned(run.now())
             finally:
-                run.stream.record_nacks(nacked)
+                run.stream.record_nacks()
         while (taken := self._take(in_memory=True)) is not None:
             self._extend_part(*taken)
         self._readers = [reader for reader in self._readers if reader.is_alive()]  # type: ignore[attr-defined]

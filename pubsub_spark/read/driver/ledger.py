@@ -419,6 +419,11 @@ class AckLedger:
         return not (self.has_redelivered or self.uncommitted or self.unsettled) and self.leased_until <= now
 
     @property
+    def has_unsettled_keys(self) -> bool:
+        """Whether acks of messages with ordering keys are left, which may hold back later messages."""
+        return any(part.has_keys for part in self._unsettled())
+
+    @property
     def is_paused(self) -> bool:
         """Whether acks are due later."""
         return any(part.state is State.PAUSED for part in self._unsettled())

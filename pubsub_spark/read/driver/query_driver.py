@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from ...errors import OptionsError
 from ..offset import Offset
 from ..task.partitions import Partition
 from . import subscription
@@ -84,6 +85,14 @@ class QueryDriver:
         last = self._last_end
         if last is None or end.batch > last.batch:  # not if an old batch is evaluated again
             self._last_end = end
+        if start.batch == end.batch and start.batch and start.stream != end.stream:
+            raise OptionsError(
+                [
+                    "Spark has asked for a batch without the last committed offset. Set "
+                    "`spark.sql.streaming.triggerAvailableNowWrapper.enabled` to false, which `availableNow` needs on "
+                    "Spark 4.0 and 4.1"
+                ]
+            )
         if start.batch == end.batch:
             return []
         subscription.check_offset(self._start.options, end)
@@ -119,6 +128,6 @@ class QueryDriver:
     def _open(self, start: Offset, is_replay: bool) -> ActiveRun:
         if self.active is None:
             options, times = self._start.options, self._start.times
-            run = self._start.run(start, is_replay, self._is_stopping)
+            run = self._start.run(start, is_replay, self._is_stopping, is_first=start == self._initial)
             self.active = ActiveRun(options, run, self._triggers, self._planner, self._is_stopping, times)
         return self.active

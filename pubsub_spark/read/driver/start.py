@@ -55,8 +55,11 @@ class Start:
         """The digest of the staging location, see `Offset`."""
         return Staging(self.store, self.options.subscription, stream="").area
 
-    def run(self, start: Offset, is_replay: bool, is_stopping: Callable[[], bool] = lambda: False) -> Run:
-        """Return a new run after the batch `start`. is_replay: whether Spark asks for the next batch again.
+    def run(
+        self, start: Offset, is_replay: bool, is_stopping: Callable[[], bool] = lambda: False, is_first: bool = False
+    ) -> Run:
+        """Return a new run after the batch `start`. is_replay: whether Spark asks for the next batch again. is_first:
+        whether its checkpoint is new.
 
         Raises ResourceError, StagingError or ServiceError if the subscription or the staging area cannot be used, or
         the query was stopped meanwhile.
@@ -64,28 +67,35 @@ class Start:
         keep_freed_memory()
         options, runtime = self.options, self.runtime
         staging = Staging(self.store, options.subscription, start.stream)
-        is_elsewhere = start.area != staging.area
-        if is_replay and is_elsewhere and start.area is not None:
+        if is_replay and start.area not in (None, staging.area):
             self._report_other_area(start.batch + 1)
         staging.write_token()
-        is_new = start.batch == 0 and staging.is_new()
         last_deleted = check_not_behind(options, start.batch, staging)
-        # A new stream: this area may be another query's. Or another one may have the staged files, also of batches
-        # that a checkpoint lost when it was put back. They are not replayed now. A later run there would acknowledge
-        # them if the stream were the same.
-        if start.batch < last_deleted or (is_elsewhere and staging.is_new()):
+        # A new stream: this area may be another query's. Or other files have the staged batches: in another location,
+        # on another machine, on a disk that is not mounted now, or of batches that a checkpoint lost when it was put
+        # back. They are not replayed now. A later run there would acknowledge them if the stream were the same.
+        is_empty = not is_first and staging.is_abandoned()
+        is_lost = is_empty and start.area in (None, staging.area)
+        if is_lost and is_replay:
+            _log.warning(
+                "batch %d of `%s` is not committed and has no files in `%s`. It is replayed without rows, and its "
+                "messages will be delivered again. If the files are on another machine or disk, do not return to them",
+                start.batch + 1,
+                options.subscription,
+                self.store.location,
+            )
+        if start.batch < last_deleted or is_empty:
             staging = replace(staging, stream=uuid.uuid4().hex)
             staging.write_token()
         connection = self.backend.connect()
         try:
-            topic = subscription.prepare(connection.admin, options, is_new)
+            topic = subscription.prepare(connection.admin, options, is_first)
             if is_stopping():  # Spark does not wait for this process, and its next run may own the area by now
                 raise StagingError(f"The query of `{options.subscription}` was stopped while it started.")
             staging = fencing.claim(staging, runtime.wall())  # when nothing else can fail: an earlier owner ends by it
             last_deleted = check_not_behind(options, start.batch, staging)
-            deleted = last_deleted if staging.stream == start.stream else start.batch
-            is_sought = is_new and (options.starting_timestamp is not None or options.starting_snapshot is not None)
-            if staging.is_new() and (is_replay or start.batch or is_sought):  # a later start does not seek again
+            deleted = last_deleted if staging.stream == start.stream or is_lost else start.batch
+            if staging.is_new() and (is_replay or start.batch):
                 last_deleted = start.batch
                 staging.begin_after(last_deleted)
             wall = runtime.wall()

@@ -32,8 +32,8 @@ _NOT_PULLED: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> str | None:
-    """Check that the subscription can be pulled. At the first start of a checkpoint create and seek it.
+def prepare(admin: Admin, options: ReadOptions, is_first: bool) -> str | None:
+    """Check that the subscription can be pulled. Create it if asked to. Seek it at the first start of a checkpoint.
 
     Returns its topic, or None if the caller may not look at it. Raises ResourceError if it does not exist and no
     `topicId` says where to create it, if it is of a kind that cannot be pulled, or if a permission or the dead-letter
@@ -51,6 +51,12 @@ def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> str | None:
         if options.topic is None:
             raise MissingError(f"{error} With `topicId` the connector creates it.") from None
         existing = _create(admin, _wanted(options, options.topic))
+        if not is_first:
+            _log.warning(
+                "`%s` was deleted or has expired since the last run, and is created again. Messages that it had, and "
+                "those published meanwhile, are lost",
+                options.subscription,
+            )
     if existing is not None:
         refuse_unless_pulled(existing)
         _check_topic(existing, options)
@@ -58,7 +64,7 @@ def prepare(admin: Admin, options: ReadOptions, is_new: bool) -> str | None:
     admin.check_permission("pull from", "subscriptions", options.subscription, "pubsub.subscriptions.consume")
     if options.delete_subscription_on_stream_stop:
         admin.check_permission("delete", "subscriptions", options.subscription, "pubsub.subscriptions.delete")
-    if is_new:
+    if is_first:
         if options.starting_timestamp is not None:
             admin.seek(options.subscription, options.starting_timestamp)
         if options.starting_snapshot is not None:

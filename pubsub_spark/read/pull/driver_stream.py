@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,6 @@ _log = logging.getLogger(__name__)
 _RATE_SECONDS = 2.0  # over which the rate is measured: a single burst is no backlog
 _NEARLY_FULL = 0.75  # of a limit: from here on a service may wait until a whole response fits
 _NEARLY_EMPTY = 0.25  # of a limit: below it any response fits
-_MAX_DRAIN_POLLS = 10  # when the stream is closed. A service that continues to send is cut off
 
 
 @dataclass(frozen=True)
@@ -202,6 +200,12 @@ class DriverStream:
         return self._flow_controlled
 
     @property
+    def is_full(self) -> bool:
+        """Whether the service may hold messages back, because a limit is nearly reached."""
+        with self._lock:
+            return self._reaches(_NEARLY_FULL, self._outstanding)
+
+    @property
     def is_nearly_empty(self) -> bool:
         """Whether so few messages are outstanding that any response fits."""
         with self._lock:
@@ -293,11 +297,12 @@ class DriverStream:
             self._buffer = [poll for poll in self._buffer if poll.received.messages.num_rows]
         return dropped
 
-    def record_nacks(self, messages: int) -> None:
-        """Record that the messages of `take_expired` were nacked, or some of them."""
+    def record_nacks(self) -> None:
+        """Record that the messages of `take_expired` are not outstanding: nacked, or without a lease at least."""
         with self._lock:
+            returned = sum(poll.received.receipts.num_rows for poll in self._returning)
             self._returning, self._returned_at = [], self.runtime.monotonic()
-        self.record_acks(messages)
+        self.record_acks(returned)
 
     def record_acks(self, messages: int, has_keys: bool = False) -> None:
         """Record acks, some of `messages` of this run's streams: flow control admits as many more of this stream.
@@ -335,7 +340,8 @@ class DriverStream:
         self._stream.half_close()
         rest: list[bytes] = []
         with suppress(PubSubError):
-            for arriving in islice(iter(lambda: self._stream.take(self.times.drain), []), _MAX_DRAIN_POLLS):
+            end = self.runtime.monotonic() + self.times.drain_most
+            while self.runtime.monotonic() < end and (arriving := self._stream.take(self.times.drain)):
                 rest += arriving
         rest += self._stream.close()
         with self._lock:

@@ -50,6 +50,7 @@ class PullTimes:
     room_pause: float = 0.1  # between two checks whether there is room for messages again
     chunk_gap: float = 0.01  # between two responses that are returned together
     drain: float = 0.5  # without a response, before a half-closed stream is cut off. The service ends it sooner
+    drain_most: float = 2.0  # after which one is cut off that continues to send
     idle_after_messages: float = 0.5  # without a response, after which a pull that has brought messages ends
     rest: float = 0.05  # without a response, after which the rest of a share that is nearly used up does not come
     caught_up: float = 0.1  # of new messages only, because some may arrive in the middle of a backlog

@@ -2,6 +2,7 @@
 
     <location>/<project>/<subscription>/<stream>/
         driver-token               read by executors, to know that they see the driver's area
+        abandoned                  says that files of this stream are missing or elsewhere, and no run reads it again
         acknowledged/<batch>       says that all batches up to this one were acknowledged, and are deleted
         unfinished/<epoch>         until when messages that a run has received are delivered. Empty while it runs
         in-doubt/<epoch>-<n>       ids of messages that may be delivered again (`ids`)
@@ -40,11 +41,11 @@ from .part import FOOTER_READ_BYTES, Buffer, Footer, PartBuilder
 from .store import Store
 
 T = TypeVar("T")
-TOKEN, IN_DOUBT, SCHEMAS = "driver-token", "in-doubt", "schemas"
+TOKEN, IN_DOUBT, SCHEMAS, _ABANDONED = "driver-token", "in-doubt", "schemas", "abandoned"
 ACKNOWLEDGED, OWNERS, _UNFINISHED = "acknowledged", "owners", "unfinished"
 _LISTINGS = 5  # of files that are merged meanwhile
 _OURS = re.compile(
-    rf"{TOKEN}|({OWNERS}|{ACKNOWLEDGED}|{_UNFINISHED})/[0-9]+"
+    rf"{TOKEN}|{_ABANDONED}|({OWNERS}|{ACKNOWLEDGED}|{_UNFINISHED})/[0-9]+"
     rf"|{IN_DOUBT}/[0-9]+-[0-9]+|{SCHEMAS}/[0-9a-f]{{32}}(-[0-9]+)?"
     r"|[0-9]+/((part|given)-[0-9]+|manifest|malformed-[0-9]+-[0-9]+)"
 )
@@ -283,6 +284,13 @@ class Staging:
     @property
     def _unfinished(self) -> str:
         return f"{_UNFINISHED}/{self.epoch}"
+
+    def is_abandoned(self) -> bool:
+        """Return whether nothing of earlier runs is here. Once it is so, it stays so: a dead run may stage a part."""
+        if self.read(_ABANDONED) is None and (self.epochs() or not self.is_new()):
+            return False
+        self.create(_ABANDONED, [])
+        return True
 
     def is_new(self) -> bool:
         """Return whether nothing was ever staged here. False for a checkpoint that was put back to its start."""

@@ -43,7 +43,7 @@ def stage_reader(staging: Staging, schema: ReaderSchema) -> str:
 
 @dataclass(frozen=True)
 class StagedSchemas:
-    """The schemas of one batch. reader_name: the reader schema that a replay names, None for the run's own."""
+    """The schemas of one batch. reader_name: of the schema that decodes it, or None for the caller's."""
 
     staging: Staging
     batch: int

@@ -1,5 +1,8 @@
 """The input partitions of a batch: plain values, which Spark pickles to the tasks. A replay has the same partitions.
 
+Each names the schema that the batch is decoded with, its `reader` (`staging.schemas`): the process that plans the tasks
+may know a later revision than the driver.
+
 The driver stream's messages are part 0 in the staging area. In a backlog the first task yields its rows before its own,
 because a task of its own would keep a core from pulling for as long as it takes to start one.
 """
@@ -23,6 +26,7 @@ class DriverPartition(InputPartition):
     batch: int
     content: bytes
     part: int = 0
+    reader: str | None = None
 
 
 @dataclass
@@ -48,14 +52,12 @@ class PullPartition(InputPartition):
     driver_content: bytes | None = None
     first_wait: float = math.inf
     period: float = math.inf
+    reader: str | None = None
 
 
 @dataclass
 class StagedPartition(InputPartition):
-    """Parts of a replayed batch that are one partition: read from the staging area, never pulled.
-
-    reader: the name of the schema that they were decoded with first (`staging.schemas`). ids: of the parts, by number.
-    """
+    """Parts of a replayed batch that are one partition: read from the staging area, never pulled. ids: by number."""
 
     staging: Staging
     batch: int

@@ -158,10 +158,15 @@ def response(texts: Iterable[str], published: float = 1000.0, key: str = "", **a
 
 
 def part(
-    texts: Iterable[str], ended: str = "idle", dropped: Iterable[str] = (), part_id: str = "", **more: Any
+    texts: Iterable[str],
+    ended: str = "idle",
+    dropped: Iterable[str] = (),
+    part_id: str = "",
+    key: str = "",
+    **more: Any,
 ) -> list[Any]:
     """Return the buffers of a staged part: messages and receipts of `response`, receipts of dropped redeliveries."""
-    got = received([response(texts)])
+    got = received([response(texts, key=key)])
     builder = PartBuilder("lz4")
     builder.add(got.messages, got.receipts)
     again = received([response(dropped)])

@@ -96,11 +96,11 @@ class Running:
             self.runtime.now += seconds
             self.run.changed.notify_all()
 
-    def stage(self, batch: int, number: int, *texts: str, dropped: Iterable[str] = ()) -> None:
+    def stage(self, batch: int, number: int, *texts: str, dropped: Iterable[str] = (), key: str = "") -> None:
         """Plan a batch, and stage one of its parts as a task does."""
         with self.run.changed:
             self.ledger.plan(batch, self.run.now())
-        self.staging.create(f"{batch}/part-{number}", service.part(texts, dropped=dropped))
+        self.staging.create(f"{batch}/part-{number}", service.part(texts, dropped=dropped, key=key))
 
     def commit(self, *batches: int) -> None:
         """Record the commit of batches, all at once."""

@@ -114,6 +114,31 @@ def test_answered_acks_are_not_sent_again(running: Running):
     assert 2 * MAX_IDS + 1 == worker.acknowledged
 
 
+def test_acks_of_ordering_keys_stay_in_order_after_time_outs(running: Running):
+    """Each time-out makes the next request smaller, so that it has only some of the ids of the one before.
+
+    Pub/Sub drops the ack of a key's message that comes before that of an earlier one.
+    """
+
+    def stage(batch: int, count: int) -> list[str]:
+        texts = [f"{number:06d}".ljust(200, "x") for number in range(count)]
+        running.stage(batch, 0, *texts, key="key")
+        running.commit(batch)
+        return [f"ack-{text}" for text in texts]
+
+    stage(1, 12_000)
+    worker = running.acknowledging(NO_PATIENCE)
+    assert worker.flush(LONG)  # now a request may be large
+    running.service.acked.clear()
+    running.service.answers = [StatusError(grpc.StatusCode.DEADLINE_EXCEEDED)] * 8
+    ack_ids = stage(2, 4_000)
+
+    assert worker.flush(LONG)
+    failed, answered = running.service.acked[:8], running.service.acked[8:]
+    assert len(failed[0]) > 2 * len(failed[-1])
+    assert ack_ids == [ack_id for request in answered for ack_id in request]
+
+
 def test_unanswered_acks_keep_the_batch_and_all_after_it(running: Running):
     """While the service is away no batch is deleted, not even a settled one after it."""
     running.service.answers = [None, AWAY]

@@ -38,7 +38,7 @@ def test_subscription_that_another_query_created_is_taken():
     """Two queries start at once, or the answer to our first try was lost."""
     found = types.Subscription(name=SUBSCRIPTION, topic=TOPIC)
     admin: Any = Admin([MissingError("not there"), found], ResourceError("exists"))
-    subscription.prepare(admin, OPTIONS, is_new=True)
+    subscription.prepare(admin, OPTIONS, is_first=True)
 
     assert [] == admin.looks
 
@@ -49,4 +49,4 @@ def test_subscription_that_cannot_be_created_says_why(look: Exception):
     admin: Any = Admin([MissingError("not there"), look], ResourceError("the topic is gone"))
 
     with pytest.raises(ResourceError, match="the topic is gone"):
-        subscription.prepare(admin, OPTIONS, is_new=True)
+        subscription.prepare(admin, OPTIONS, is_first=True)

@@ -492,7 +492,7 @@ def test_stream_is_not_idle_while_messages_are_to_be_nacked():
         assert not stream.is_idle(0.05)
         stream.take_expired()
         assert not stream.is_idle(0.05)
-        stream.record_nacks(1)
+        stream.record_nacks()
         assert not stream.is_idle(0.05)
         until(lambda: stream.is_idle(0.05), "idle time")
 
@@ -520,7 +520,7 @@ def test_later_messages_of_a_key_are_nacked_with_an_expired_one():
             stream.poll(LONG)
         assert [] == taken(stream)
         assert ["ack-d"] == ack_ids(stream.take_expired())
-        stream.record_nacks(3)
+        stream.record_nacks()
         service.calls[0].say(response("a", key="k"))
         wait(stream, 1)
         assert ["a"] == taken(stream)
