@@ -122,8 +122,10 @@ class InDoubt:
         """Remove ids that were accepted or are too old or too many. Return the number of the latter."""
         accepted, self._accepted = [IdSet(merged(self._accepted))] if self._accepted else [], []
         runs, self.runs, count, lost = self.runs, [], 0, 0
+        has_copies = sum(run.count for run in runs) > self.max_ids  # of ids that were in doubt again
         for run in reversed(runs):
-            left = run.ids.digests[:, ~is_in(run.ids.digests, accepted)] if accepted else run.ids.digests
+            known = accepted + self.sets if has_copies else accepted
+            left = run.ids.digests[:, ~is_in(run.ids.digests, known)] if known else run.ids.digests
             if run.until + KEPT_SECONDS <= now or count + left.shape[1] > self.max_ids:
                 lost += left.shape[1]
             elif left.shape[1] == run.count:

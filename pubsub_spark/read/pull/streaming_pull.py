@@ -14,6 +14,7 @@ own, which also sends heartbeats and probes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from .health import StreamHealth
 STREAM_BYTES_PER_SECOND = 10e6  # https://cloud.google.com/pubsub/quotas#resource_limits, of each open stream
 AT_LIMIT = 0.6  # of that: a stream this fast may have more to send, because opening it takes some of the time
 MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 10, 600  # StreamingPullRequest.stream_ack_deadline_seconds
+_MOST_BYTES = 256 * 2**20  # that are taken at a time. An Arrow array of strings has up to 2 GiB
 _NEARLY = 0.95  # of a share: messages of a stream are counted by their bytes
 _NO_ANSWERS = RETRYABLE - {grpc.StatusCode.RESOURCE_EXHAUSTED} | {  # a quota of calls says nothing about streams
     grpc.StatusCode.CANCELLED,
@@ -119,17 +121,17 @@ class StreamingPull:
 
         Raises the first error that ended a stream, ResourceError or ServiceError, in each call after the last response.
         """
-        taken = self._take(timeout, chunk_bytes)
+        taken = self._take(timeout, chunk_bytes, _MOST_BYTES)
         failure = next((stream.failure for stream in self.streams if stream.failure is not None), None)
         if failure is not None and not taken and self._responses.empty():
             raise failure
         return taken
 
-    def _take(self, timeout: float, chunk_bytes: int = 0) -> list[bytes]:
+    def _take(self, timeout: float, chunk_bytes: int = 0, most: float = math.inf) -> list[bytes]:
         taken: list[bytes] = []
         volume, end = 0, self._runtime.monotonic() + timeout
         with suppress(Empty):
-            while self._open:
+            while self._open and volume < most:
                 remaining = end - self._runtime.monotonic() if volume < chunk_bytes or not taken else 0
                 wait = min(self._times.chunk_gap, remaining) if taken else remaining
                 response = self._responses.get(timeout=wait) if wait > 0 else self._responses.get_nowait()

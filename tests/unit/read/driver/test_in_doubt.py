@@ -70,6 +70,17 @@ def test_more_ids_than_fit_in_memory_are_forgotten():
     assert ["c", "de"] == [run.path for run in in_doubt.runs]
 
 
+def test_copies_of_ids_do_not_count():
+    """Each refused ack of a redelivery puts its id in doubt again, for longer."""
+    in_doubt = InDoubt("x-", max_ids=3)
+    for number in range(5):
+        in_doubt.add(ids("a", "b"), 1, now=60.0 * number)
+
+    assert 0 == in_doubt.compact(now=300.0)
+    assert [2] == [run.count for run in in_doubt.runs]
+    assert in_doubt.runs[0].until > 4 * 60 + DOUBT_SECONDS
+
+
 def test_no_ids_are_no_run():
     """A part without doubtful ids adds nothing to look into."""
     in_doubt = InDoubt("x-")

@@ -101,6 +101,17 @@ def test_chunk_that_does_not_fill_ends(gap: float, timeout: float):
     assert took < LONG
 
 
+def test_so_much_is_taken_at_a_time():
+    """A task that falls behind cannot decode gigabytes in one Arrow array."""
+    megabyte = bytes(2**20)
+    stream = _stream(Service(scripts=[[megabyte] * 300 + [grpc.StatusCode.PERMISSION_DENIED]]))
+    stream.streams[0].thread.join(LONG)
+    counts = len(stream.take(LONG)), len(stream.take(LONG))
+    stream.close()
+
+    assert (256, 44) == counts
+
+
 def test_reopened_stream_asks_for_what_is_missing():
     """The limits of a stream that replaces another are less by the messages of that one, and never 0."""
     first, second, last = (settings(3, 100).request(*taken) for taken in [(0, 0), (2, 40), (5, 500)])
