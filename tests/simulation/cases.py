@@ -111,14 +111,14 @@ def _was_not_read(record: Record, message_id: str, by: str) -> bool:
 
 
 def _was_replayed_elsewhere(record: Record, message_id: str, by: str) -> bool:
-    """The checkpoint must not have a batch of another stream: that of the run that has replayed it."""
-    elsewhere = [at for at, _ in record.notes["other staging"]]
-    return any(
-        part.at <= at <= commit.at
-        and all(later.batch[0] == commit.batch[0] for later in record.commits if later.at > commit.at)
-        for commit, part in _staged(record, message_id)
-        for at in elsewhere
-    )
+    """No other batch was committed before the query has returned to the files."""
+    changes = [at for at, _ in record.notes["other staging"]]
+    for commit, part in _staged(record, message_id):
+        returns = min((at for at in changes if at > commit.at), default=math.inf)
+        is_elsewhere = any(part.at <= at <= commit.at for at in changes)
+        if is_elsewhere and not any(commit.at < later.at <= returns for later in record.commits):
+            return True
+    return False
 
 
 def _was_staged_after_a_loss(record: Record, message_id: str, by: str) -> bool:

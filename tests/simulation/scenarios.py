@@ -530,6 +530,7 @@ def _use_another_area(world: World, choices: Enumerated) -> None:
     world.wait(_PULL_SECONDS)
     application.kill()
     world.use_area(1)
+    world.publish(1)
     fails = choices.pick((False, True))
     options = replace(query.options, fail_on_data_loss=fails)
     application = world.start(replace(query, options=options, fails_on_data_loss=fails))
