@@ -229,6 +229,37 @@ def test_available_now_fails_if_acks_that_hold_back_messages_are_not_accepted(qu
         _available_now(query)
 
 
+def test_available_now_waits_while_acks_are_accepted_slowly(query: Engine, names: Names):
+    """Each request takes long, and all together longer than `connectTimeout`."""
+    name = f"{names.subscription}-ordered"
+    query.emulator.create_subscription(name, names.topic, enable_message_ordering=True)
+    query.options = replace(query.options, subscription_id=name, connect_timeout=2.0)
+    query.emulator.publish(names.topic, *({"data": str(n).encode(), "ordering_key": "key"} for n in range(1000)))
+    query.emulator.fail("Acknowledge", None, 4, 1.2)
+    _available_now(query)
+
+    assert [str(n) for n in range(1000)] == query.rows
+
+
+def test_continuous_query_of_spark_4_0_starts_while_acks_are_refused(query: Engine, names: Names):
+    """Its first trigger waits for messages. It does not wait for acks, as a query that ends does."""
+    query.passes_start = False
+    name = f"{names.subscription}-ordered"
+    query.emulator.create_subscription(name, names.topic, enable_message_ordering=True)
+    query.options = replace(query.options, subscription_id=name, connect_timeout=2.0)
+    query.emulator.publish(names.topic, {"data": b"a", "ordering_key": "key"})
+    query.emulator.fail("Acknowledge", "UNAVAILABLE", 10_000)
+    query.start()
+    run_until(query, 1)
+    query.stop()
+    query.start()
+    query.trigger()
+    query.emulator.publish(names.topic, {"data": b"b", "ordering_key": "other"})
+    run_until(query, 2)
+
+    assert ["a", "b"] == query.rows
+
+
 def test_run_after_one_that_could_return_nothing_says_so(query: Engine, names: Names, caplog: pytest.LogCaptureFixture):
     """Acks are not answered, so that the stop of a run has no time to return all its messages."""
     start_with(query, names, "a")

@@ -440,10 +440,63 @@ def test_batch_whose_files_are_on_another_machine_is_not_acknowledged_later(
     assert ["first", "a"] == query.rows
 
 
-def test_offset_of_sparks_wrapper_is_refused(names: Names, query: Engine):
+@pytest.mark.parametrize("passes_start", [True, False])
+def test_single_batch_of_a_run_without_its_area_has_rows(names: Names, query: Engine, passes_start: bool):
+    """Each scheduled run is on a fresh machine. Its only batch also says where the query continues."""
+    query.passes_start, query.location = passes_start, f"{query.location}/staging"
+    for number in range(4):
+        query.emulator.publish(names.topic, str(number))
+        query.start()
+        if passes_start:
+            assert query.session is not None
+            query.session.prepare_for_once()
+        query.trigger()
+        query.stop()
+        assert str(number) in query.written[number]
+        shutil.rmtree(query.location)
+        query.sleep(2 * LEASE)
+
+
+def test_checkpoint_from_before_a_lost_area_is_behind(names: Names, query: Engine):
+    """The query continued in another stream, where later batches were acknowledged and deleted."""
+    query.location = f"{query.location}/staging"
+    start_and_acknowledge(query, names, "first")
+    query.stop()
+    shutil.rmtree(query.location)
+    offsets, committed = [*query.offsets], query.committed
+    query.start()
+    for count, text in enumerate("ab", 2):
+        query.emulator.publish(names.topic, text)
+        run_until(query, count)
+        acked(query, count)
+    query.stop()
+    query.offsets, query.committed = offsets, committed
+    query.start()
+
+    with pytest.raises(StagingError, match=r"is at batch \d, but batches up to \d were acknowledged and deleted"):
+        query.trigger()
+
+
+def test_killed_starts_without_an_area_share_a_folder(names: Names, query: Engine):
+    """No run has put a batch into the offset log yet."""
+    query.location = f"{query.location}/staging"
+    start_and_acknowledge(query, names, "first")
+    query.stop()
+    shutil.rmtree(query.location)
+    for _ in range(3):
+        query.start()
+        assert query.session is not None
+        query.session.latest_offset(query.offsets[-1], query.budget)
+        query.crash()
+
+    assert 2 == len([*Path(query.location).glob("*/*/*")])
+
+
+@pytest.mark.parametrize("batch", [1, 0])
+def test_offset_of_sparks_wrapper_is_refused(names: Names, query: Engine, batch: int):
     """On Spark 4.0 it asks for a batch without the committed offset. Its batches would have no rows."""
     query.start()
     assert query.session is not None
     at = query.session.initial_offset()
     with pytest.raises(OptionsError, match=r"triggerAvailableNowWrapper\.enabled"):
-        query.session.partitions(replace(at, stream="of-the-checkpoint", batch=1), replace(at, batch=1))
+        query.session.partitions(replace(at, stream="of-the-checkpoint", batch=1), replace(at, batch=batch))

@@ -45,8 +45,12 @@ class Loss:
 
 
 def _delivered_by_itself(record: Record, repeat: Repeat) -> bool:
+    """A message of an ordering key comes with all later ones of its key."""
     notes = (*record.notes["ack forgotten"], *record.notes["lease cut"])
-    return any(repeat.message_id in ids for at, ids in notes if at <= repeat.again)
+    again = {message_id for at, ids in notes if at <= repeat.again for message_id in ids}
+    key = record.messages[repeat.message_id].key
+    earlier = {each for each in again if record.messages[each].key == key and int(each) < int(repeat.message_id)}
+    return repeat.message_id in again or bool(key and earlier)
 
 
 def _was_slow(record: Record, repeat: Repeat) -> bool:

@@ -433,9 +433,7 @@ MUTATIONS: list[Mutation] = [
     Mutation("a nearly full stream is no backlog", ("I4",), replaced(driver_stream, "_NEARLY_FULL", lambda _: 1.0)),
     Mutation("a pull is cut off", ("I3", "I5"), replaced(streaming_pull.StreamingPull, "half_close", _cuts_off)),
     Mutation("acks hold back no messages", ("I4",), replaced(active_run.ActiveRun, "_wait_for_room", _nothing)),
-    Mutation(
-        "files on another machine are ours", ("I1", "I2"), replaced(area.Staging, "is_abandoned", _constant(False))
-    ),
+    Mutation("files on another machine are ours", ("I1", "I2"), replaced(area.Staging, "successor", _constant(None))),
     Mutation("another location is replayed", ("I1", "I2"), replaced(start.Start, "_report_other_area", _nothing)),
     Mutation(
         "a message twice in the buffer is two rows",

@@ -29,7 +29,7 @@ class Setup:
     """The objects at the beginning. skews: how wrong the clock of each machine is, in seconds.
 
     response: the messages of each response, or None for a service that cuts responses to fit the flow control.
-    is_one_path: whether the other staging area has the same location, on another machine.
+    is_one_path: whether the other staging area has the same location, on another machine. most_ids: of a request.
     """
 
     settings: Settings
@@ -38,6 +38,7 @@ class Setup:
     skews: tuple[float, ...] = (0.0,)
     response: int | None = None
     is_one_path: bool = False
+    most_ids: int = 3000
 
 
 class World:
@@ -45,6 +46,7 @@ class World:
 
     def __init__(self, chooser: Chooser, faults: Faults, setup: Setup, is_fair: bool = False) -> None:
         self.chooser, self.faults, self.settings = chooser, faults, setup.settings
+        self._most_ids = setup.most_ids
         self.hub = hub = Hub(
             chooser, faults.rates.get("slow threads", 0.0), is_fair, faults.rates.get("thread preempted", 0.0)
         )
@@ -86,6 +88,7 @@ class World:
         with (
             mock.patch("uuid.uuid4", next_uuid),
             mock.patch("os.getpid", process_id),
+            mock.patch("pubsub_spark.read.pull.acks.MAX_IDS", self._most_ids),
         ):
             self._operator.start(run_operator, "operator")
             try:

@@ -48,6 +48,11 @@ class AckWorker:
         self._stopping = False
         self._thread = run.runtime.start(self._work, "ack worker")
 
+    @property
+    def answers(self) -> int:
+        """The number of requests whose ids were accepted, all or some, while they are being sent."""
+        return self._window.answers
+
     def flush(self, timeout: float, most: int = 0) -> bool:
         """Wait until at most `most` committed batches are left. Return whether `timeout` seconds were enough.
 
@@ -84,18 +89,26 @@ class AckWorker:
 
     def _acknowledge_redelivered(self, redelivered: list[Redelivered]) -> None:
         run = self._run
-        ack_ids = [redelivery.receipts.column("ack_id") for redelivery in redelivered]
-        not_accepted = pa.concat_arrays(ack_ids)
+        not_accepted = ack_ids = pa.concat_arrays([redelivery.receipts.column("ack_id") for redelivery in redelivered])
+        has_keys = any(redelivery.has_keys for redelivery in redelivered)
         try:
-            failed = acks.acknowledge(run.connection, run.subscription, ack_ids, self._times.send, runtime=run.runtime)
+            failed = acks.acknowledge(
+                run.connection,
+                run.subscription,
+                [ack_ids],
+                self._times.send,
+                runtime=run.runtime,
+                window=self._window,
+                in_order=has_keys,
+            )
         except Exception:
             if not self._stopping:  # else the connection is closing
                 _log.exception("redeliveries of `%s` were not acknowledged", run.subscription)
         else:
             self.acknowledged += failed.taken - len(failed.refused) - len(failed.unanswered)
             self.failed_acks += len(failed.refused)
-            run.stream.record_acks(failed.taken, any(redelivery.has_keys for redelivery in redelivered))
-            not_accepted = pa.concat_arrays([failed.refused, failed.unanswered])
+            run.stream.record_acks(failed.taken, has_keys)
+            not_accepted = failed.not_accepted(ack_ids)
         now = run.now()
         # One with an ordering key may be delivered again as long as an earlier one of its key is.
         ids = message_ids(redelivery.receipts for redelivery in redelivered if not redelivery.has_keys)
@@ -172,7 +185,7 @@ class AckWorker:
         with run.changed:
             not_answered = pa.concat_arrays([failed.unanswered, *left])  # in the order of the receipts
             run.ledger.record_acks(part, failed.taken - sent_again, not_answered, failed.refused)
-            is_late = run.ledger.is_doubtful(part, run.now()) or run.ledger.doubts_others(part)
+            is_late = run.ledger.is_doubtful(part, run.now()) or run.ledger.doubts_others(part, run.now())
         if unreadable:
             raise unreadable[0]
         if part.unanswered or not failed.complete:

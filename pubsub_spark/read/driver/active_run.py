@@ -124,8 +124,9 @@ class ActiveRun:
             run.report.write(self.metrics(None), run.runtime.wall())
         if self._wait_for_acks():
             return False
-        # The name of a new stream is put into the offset log at once, by a batch that may be empty.
-        if planner.is_backlogged or run.staging.stream != stream or self._wait_for_messages():
+        # The name of a new stream is put into the offset log by a batch that may be empty, and may be the only one.
+        is_new = run.staging.stream != stream
+        if planner.is_backlogged or (is_new and not triggers.waits) or self._wait_for_messages() or is_new:
             return True
         if not run.stream.message_count:
             pulled = self._pulled_at is not None
@@ -182,7 +183,8 @@ class ActiveRun:
             # With ordering keys an unacknowledged message holds back others.
             before = self.worker.acknowledged
             self._are_acks_answered = self.worker.flush(self._times.flush) or self.worker.acknowledged > before
-            self._wait_for_room()
+        if triggers.drained_from is not None:
+            self._wait_for_room(triggers.drained_from)
         while not self._is_stopping():
             stream, now = run.stream, run.now()
             count, arrival, published = stream.message_count, stream.oldest_arrival, stream.oldest_publish_time
@@ -226,7 +228,7 @@ class ActiveRun:
     def _wait_for_acks(self) -> bool:
         """Return whether too many batches wait for their acks to plan another. `availableNow` waits for progress."""
         bound, run = self._options.max_unacknowledged_batches, self.run
-        acknowledged, since = self.worker.acknowledged, run.runtime.monotonic()
+        answers, since = self.worker.answers, run.runtime.monotonic()
         while not self.worker.flush(self._times.flush if self._is_held_back else 0.0, bound - 1):
             if not self._is_held_back:
                 self._is_held_back = True
@@ -239,40 +241,40 @@ class ActiveRun:
             self._poll(self._times.held_poll)
             if not self._triggers.waits or self._is_stopping():
                 return True
-            acknowledged, since = self._progress(acknowledged, since)
+            answers, since = self._progress(answers, since)
         if self._is_held_back:
             self._is_held_back = False
             _log.warning("the acks of `%s` have caught up. Reading continues", run.subscription)
         return False
 
-    def _wait_for_room(self) -> None:
-        """Wait while acks are due that hold back messages: those of a full stream, or of ordering keys."""
-        run, acknowledged, since = self.run, self.worker.acknowledged, self.run.runtime.monotonic()
-        while run.stream.oldest_arrival is None and not self._is_stopping():
+    def _wait_for_room(self, drained_from: float) -> None:
+        """Wait while acks hold back messages of the backlog: those of a full stream, or of ordering keys."""
+        run, answers, since = self.run, self.worker.answers, self.run.runtime.monotonic()
+        while not self._is_stopping() and (run.stream.oldest_publish_time or math.inf) > drained_from:
             with run.changed:
                 is_held_back = run.stream.is_full or run.ledger.has_unsettled_keys
-                if not is_held_back or run.ledger.is_finished(0, run.now() + self._times.flush):
+                if not is_held_back or run.ledger.is_finished(0, math.inf):
                     return
             self._poll(self._times.held_poll)
-            acknowledged, since = self._progress(acknowledged, since)
+            answers, since = self._progress(answers, since)
 
-    def _progress(self, acknowledged: int, since: float) -> tuple[int, float]:
-        """Return the number of acks accepted and since when there are so many. Both are those of the last call.
+    def _progress(self, answers: int, since: float) -> tuple[int, float]:
+        """Return the number of answered acks and since when there are so many. Both are those of the last call.
 
         Raises ServiceError if that has been so for `connectTimeout`, or if there was no connection.
         """
         run, timeout = self.run, self._options.connect_timeout
         run.stream.check_outage(timeout)
         now = run.runtime.monotonic()
-        if self.worker.acknowledged > acknowledged:
-            return self.worker.acknowledged, now
+        if self.worker.answers > answers:
+            return self.worker.answers, now
         if now - since >= timeout:
             raise ServiceError(
                 f"`{run.connection.address}` has accepted no ack of `{run.subscription}` for {now - since:.0f} s, and "
                 "messages wait for acks (flow control, ordering keys or maxUnacknowledgedBatches). Check its quotas "
                 "and start the query again."
             )
-        return acknowledged, since
+        return answers, since
 
     def _set_tasks(self, slots: int | None) -> None:
         if self._options.num_fetch_partitions is None and slots is not None:

@@ -35,6 +35,7 @@ DOUBT_SECONDS = MAX_BACKOFF_SECONDS + LEASE_SECONDS
 KEPT_SECONDS = 7 * 86400.0  # Pub/Sub's own default for messages that are not acknowledged
 MAX_IDS = 10_000_000  # 160 MB
 _SLOT_SECONDS, _DAY_SECONDS = 60.0, 86400.0
+_MAX_OVERDUE = 32  # runs
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class InDoubt:
         self.runs.sort(key=lambda run: run.until)
 
     def join(self, now: float) -> None:
-        """Make one run a day of the runs that only a drained subscription ends, so that restarts pile up no files."""
+        """Make one run a day of the runs that only a drained subscription ends, so that they pile up no files."""
         days: dict[float, list[IdRun]] = {}
         for run in self.runs:
             days.setdefault((now - run.until) // _DAY_SECONDS if run.until <= now else -run.until, []).append(run)
@@ -133,6 +134,8 @@ class InDoubt:
             elif left.shape[1]:
                 self.runs.insert(0, IdRun(self._new_path(), run.until, run.batch, IdSet(left)))
             count += left.shape[1]
+        if sum(run.until <= now for run in self.runs) > _MAX_OVERDUE:
+            self.join(now)
         return lost
 
     def obsolete(self, read: set[str]) -> list[str]:

@@ -167,6 +167,7 @@ class AckLedger:
         self._batches: dict[int, Batch] = {}
         self._redelivered: list[Redelivered] = []
         self._is_redelivery_sent = False
+        self._spreads_until = max((run.until for run in in_doubt.runs), default=0.0)  # doubt, to others of its key
         self.leased_until = 0.0  # when messages may be delivered that were not accepted, or were returned
         self.deleted_at = 0.0  # when files were last deleted, or could not be
         self._files: list[int] = []  # deleted batches whose files could not be, or wait for `_delete_at`
@@ -237,6 +238,8 @@ class AckLedger:
         """Record that the messages with these ids may be delivered again."""
         self.in_doubt.add(ids, part.batch, now)
         part.is_in_doubt = True
+        if part.refused or part.lease.is_expired(self._soon(now)):  # else in doubt because of others alone
+            self._spreads_until = now + DOUBT_SECONDS
         self.leased_until = max(self.leased_until, part.lease.end)
 
     def settle(self, part: Part) -> None:
@@ -257,6 +260,7 @@ class AckLedger:
         self._is_redelivery_sent = False
         if lost.shape[1]:
             self.leased_until = max(self.leased_until, now + DOUBT_SECONDS)
+            self._spreads_until = now + DOUBT_SECONDS
         self.in_doubt.accept(accepted)
         self.in_doubt.add(lost, self.last_commit, now)
 
@@ -269,6 +273,8 @@ class AckLedger:
         """Record an answered extension of a lease. refused: whether of any message, or None without an answer."""
         part.is_extending = False
         part.extend_at = answered + self._retry
+        if refused and part.state not in (State.STAGED, State.COMMITTED):  # maybe because it is acknowledged
+            refused = None
         if refused is not None:
             part.lease = part.lease.extended(sent, answered, refused)
 
@@ -306,13 +312,13 @@ class AckLedger:
             part.apply(Event.SEND)
         return part
 
-    def doubts_others(self, part: Part) -> bool:
+    def doubts_others(self, part: Part, now: float) -> bool:
         """Return whether messages of a part may be delivered again because others are.
 
         Pub/Sub redelivers a message of an ordering key with all later ones of the key, also acknowledged ones:
-        https://cloud.google.com/pubsub/docs/ordering#redelivery
+        https://cloud.google.com/pubsub/docs/ordering#redelivery. Ids that are in doubt for that alone bring no others.
         """
-        return part.has_keys and bool(self.in_doubt.runs)
+        return part.has_keys and bool(self.in_doubt.runs) and now < self._spreads_until
 
     def take_redelivered(self) -> list[Redelivered]:
         """Return the redeliveries to acknowledge. `redelivered_answered` follows."""
@@ -342,8 +348,12 @@ class AckLedger:
 
         Their leases may end, or an earlier message of their keys is redelivered together with them.
         """
-        soon = now + min(self._pull_lease, STREAM_LEASE_SECONDS) / 2
-        return [part for part in self.undoubted if part.lease.is_expired(soon) or self.doubts_others(part)]
+        soon = self._soon(now)
+        return [part for part in self.undoubted if part.lease.is_expired(soon) or self.doubts_others(part, now)]
+
+    def _soon(self, now: float) -> float:
+        """Return until when the next batch may be planned and pulled."""
+        return now + min(self._pull_lease, STREAM_LEASE_SECONDS) / 2
 
     def is_doubtful(self, part: Part, now: float) -> bool:
         """Return whether Pub/Sub may have delivered messages of a part again."""

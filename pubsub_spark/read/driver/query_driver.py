@@ -85,7 +85,7 @@ class QueryDriver:
         last = self._last_end
         if last is None or end.batch > last.batch:  # not if an old batch is evaluated again
             self._last_end = end
-        if start.batch == end.batch and start.batch and start.stream != end.stream:
+        if start.batch >= max(1, end.batch) and start.stream != end.stream:
             raise OptionsError(
                 [
                     "Spark has asked for a batch without the last committed offset. Set "

@@ -70,12 +70,10 @@ class Start:
         if is_replay and start.area not in (None, staging.area):
             self._report_other_area(start.batch + 1)
         staging.write_token()
-        last_deleted = check_not_behind(options, start.batch, staging)
-        # A new stream: this area may be another query's. Or other files have the staged batches: in another location,
-        # on another machine, on a disk that is not mounted now, or of batches that a checkpoint lost when it was put
-        # back. They are not replayed now. A later run there would acknowledge them if the stream were the same.
-        is_empty = not is_first and staging.is_abandoned()
-        is_lost = is_empty and start.area in (None, staging.area)
+        # Other files may have the staged batches: in another location, on another machine, or on a disk that is not
+        # mounted now. They are not replayed now. A later run there would acknowledge them if the stream were the same.
+        successor = None if is_first else staging.successor(uuid.uuid4().hex)
+        is_lost = successor is not None and start.area in (None, staging.area)
         if is_lost and is_replay:
             _log.warning(
                 "batch %d of `%s` is not committed and has no files in `%s`. It is replayed without rows, and its "
@@ -84,8 +82,10 @@ class Start:
                 options.subscription,
                 self.store.location,
             )
-        if start.batch < last_deleted or is_empty:
+        staging = replace(staging, stream=successor or staging.stream)
+        if start.batch < check_not_behind(options, start.batch, staging):  # the area may be another query's
             staging = replace(staging, stream=uuid.uuid4().hex)
+        if staging.stream != start.stream:
             staging.write_token()
         connection = self.backend.connect()
         try:

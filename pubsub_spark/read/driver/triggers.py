@@ -107,8 +107,10 @@ class Triggers:
         if left > 0 and not view.is_full:
             return Step(Action.WAIT, left)
         # Later messages stay buffered until the query ends: a nack at each trigger would use up their attempts.
-        is_left = view.oldest_published is not None and view.oldest_published > (self.drained_from or math.inf)
-        return Step(Action.END if is_left else Action.PLAN)
+        if view.oldest_published is None or view.oldest_published <= (self.drained_from or math.inf):
+            return Step(Action.PLAN)
+        left = self._room_timeout - view.room_seconds  # until earlier ones have come
+        return Step(Action.WAIT, min(left, self.poll)) if left > 0 else Step(Action.END)
 
     def _wait_for_first(self, view: StreamView, now: float) -> Step:
         if not self.waits:

@@ -52,6 +52,7 @@ class Window:
 
     requests: int = 2
     bytes: int = MIN_BYTES
+    answers: int = 0  # of requests whose ids were accepted, all or some
     fast: float = 3.0  # seconds until an answer: more may be in flight
     slow: float = 10.0  # seconds until an answer: less may be
     timeout: float = 30.0  # seconds until a request is tried again
@@ -86,6 +87,10 @@ class FailedIds(NamedTuple):
     unanswered: pa.Array
     taken: int
     complete: bool
+
+    def not_accepted(self, ack_ids: pa.Array) -> pa.Array:
+        """Return the ids that were refused, not answered or not sent. ack_ids: all of the call."""
+        return pa.concat_arrays([self.refused, self.unanswered, ack_ids.slice(self.taken).cast(pa.string())])
 
 
 def acknowledge(
@@ -260,6 +265,7 @@ class _Sender:
         except grpc.RpcError as error:
             self._sort(error, request)
         else:
+            self._window.answers += 1
             self._window.answered(self.runtime.monotonic() - sent, request.size)
 
     def _sort(self, error: Any, request: _Request) -> None:
@@ -268,6 +274,7 @@ class _Sender:
             self._window.timed_out()
         permanent, transient = _failures(error, request.ids)
         if permanent or transient:
+            self._window.answers += 1
             named = pa.array([*permanent, *transient], pa.string())
             others = request.ids.filter(pc.invert(pc.is_in(request.ids, named))).cast(pa.string())
             again, refused = pa.array(transient, pa.string()), pa.array(permanent, pa.string())

@@ -100,6 +100,7 @@ class DriverStream:
                 self._outstanding.clear()
             if responses:
                 self._arrived.append((self._clock(), sum(map(len, responses))))
+                self._forget_arrived()
                 arrived = received(responses)
                 if arrived.messages.num_rows:
                     lease = Lease(leased, self.settings.lease_seconds)
@@ -138,8 +139,8 @@ class DriverStream:
 
     @property
     def room_seconds(self) -> float:
-        """The seconds since acks of a stream that nearly reached a limit, and so held back messages."""
-        return self.runtime.monotonic() - self._room_since
+        """The seconds since acks that may let more messages come: of a stream near a limit, or of ordering keys."""
+        return self.runtime.monotonic() - max(self._room_since, self._keys_since)
 
     def is_idle(self, seconds: float) -> bool:
         """Return whether no message came for `seconds` of connection, although there was room, and `answers`."""
@@ -219,10 +220,13 @@ class DriverStream:
         service's maximum of bytes per second for a stream.
         """
         with self._lock:
-            while self._arrived and self._arrived[0][0] < self._clock() - _RATE_SECONDS:
-                self._arrived.popleft()
+            self._forget_arrived()
             volume = sum(volume for _, volume in self._arrived)
         return self._flow_controlled or volume >= AT_LIMIT * STREAM_BYTES_PER_SECOND * _RATE_SECONDS
+
+    def _forget_arrived(self) -> None:
+        while self._arrived and self._arrived[0][0] < self._clock() - _RATE_SECONDS:
+            self._arrived.popleft()
 
     @property
     def oldest_publish_time(self) -> float | None:

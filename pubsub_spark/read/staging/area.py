@@ -2,7 +2,7 @@
 
     <location>/<project>/<subscription>/<stream>/
         driver-token               read by executors, to know that they see the driver's area
-        abandoned                  says that files of this stream are missing or elsewhere, and no run reads it again
+        abandoned                  the stream that runs continue, because this one's files are missing or elsewhere
         acknowledged/<batch>       says that all batches up to this one were acknowledged, and are deleted
         unfinished/<epoch>         until when messages that a run has received are delivered. Empty while it runs
         in-doubt/<epoch>-<n>       ids of messages that may be delivered again (`ids`)
@@ -208,11 +208,14 @@ class Staging:
         """Write a file of sorted ids unless it exists. metadata: of the file, without the values that are None."""
         self.create(path, [serialized(ids, **metadata)])
 
-    def ids_in_doubt(self) -> dict[str, Buffer]:
-        """Return the content of the files of ids in doubt by path, and of those that a run merges meanwhile."""
+    def ids_in_doubt(self, known: Iterable[str] = ()) -> dict[str, Buffer]:
+        """Return the content of the files of ids in doubt by path, and of those that a run merges meanwhile.
+
+        known: paths that are left out, because the caller has read them.
+        """
         read: dict[str, Buffer] = {}
         for number in range(_LISTINGS):
-            paths = self.files(f"{IN_DOUBT}/")
+            paths = [path for path in self.files(f"{IN_DOUBT}/") if path not in known]
             if number and read.keys() >= {*paths}:  # one listing may have neither a merged file nor the new one
                 return read
             read |= {path: content for path in paths if path not in read and (content := self.read(path)) is not None}
@@ -285,12 +288,16 @@ class Staging:
     def _unfinished(self) -> str:
         return f"{_UNFINISHED}/{self.epoch}"
 
-    def is_abandoned(self) -> bool:
-        """Return whether nothing of earlier runs is here. Once it is so, it stays so: a dead run may stage a part."""
-        if self.read(_ABANDONED) is None and (self.epochs() or not self.is_new()):
-            return False
-        self.create(_ABANDONED, [])
-        return True
+    def successor(self, stream: str) -> str | None:
+        """Return the stream that runs continue if nothing of earlier runs is here, else None.
+
+        stream: its name, unless it has one. It stays so, because a dead run may stage a part later.
+        """
+        if self.read(_ABANDONED) is None:
+            if self.epochs() or not self.is_new():
+                return None
+            self.create(_ABANDONED, [stream.encode()])
+        return bytes(self.read(_ABANDONED) or stream.encode()).decode()
 
     def is_new(self) -> bool:
         """Return whether nothing was ever staged here. False for a checkpoint that was put back to its start."""

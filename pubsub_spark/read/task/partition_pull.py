@@ -148,26 +148,31 @@ class PartitionPull:
         is_row = ~is_in(row_ids, [*committed, *staged])
         is_left = is_in(ids, of_others)
         is_committed = is_in(ids, committed)
+        has_keys = has_text(messages.column("ordering_key"))
         if is_committed.any():
-            is_committed &= self._acknowledge(receipts.filter(pa.array(is_committed)), receipts)
+            is_committed &= self._acknowledge(receipts.filter(pa.array(is_committed)), receipts, has_keys)
         if is_row.all() and not is_committed.any() and not is_left.any():
             return received
-        if staged and has_text(messages.column("ordering_key")):
+        if staged and has_keys:
             self._splits_keys |= bool(is_in(row_ids, staged).any())
         self._has_siblings |= bool(is_in(ids, of_batch).any())
         self._redelivered += int(np.count_nonzero(is_committed))
         return Received(messages.filter(pa.array(is_row)), receipts.filter(pa.array(~(is_committed | is_left))))
 
     def _acknowledge(
-        self, redelivered: pa.RecordBatch, receipts: pa.RecordBatch
+        self, redelivered: pa.RecordBatch, receipts: pa.RecordBatch, in_order: bool
     ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Acknowledge redeliveries. Return which of the receipts are not among those that were not accepted."""
-        ack_ids = [redelivered.column("ack_id")]
+        ack_ids = redelivered.column("ack_id")
         failed = acks.acknowledge(
-            self.connection, self.options.subscription, ack_ids, self.times.acks, runtime=self.runtime
+            self.connection,
+            self.options.subscription,
+            [ack_ids],
+            self.times.acks,
+            runtime=self.runtime,
+            in_order=in_order,
         )
-        not_accepted = pa.concat_arrays([failed.refused, failed.unanswered])
-        return np.asarray(pc.invert(pc.is_in(receipts.column("ack_id"), not_accepted)))
+        return np.asarray(pc.invert(pc.is_in(receipts.column("ack_id"), failed.not_accepted(ack_ids))))
 
     def _drop_staged(self) -> None:
         staging = self.partition.staging
@@ -183,7 +188,9 @@ class PartitionPull:
                     (siblings if counts else unsure).append((batch, part, length, part_id))
         of_batch, of_others = _ids_of_parts(staging, siblings), _ids_of_parts(staging, unsure)
         committed = _ids_of_parts(staging, self.partition.committed)
-        in_doubt = staging.ids_in_doubt()  # last: ids are written here before their parts are deleted
+        in_doubt = staging.ids_in_doubt(
+            self.partition.excludes
+        )  # last: ids are written here before their parts are deleted
         for path in sorted(in_doubt):
             committed.append(IdSet(deserialized(in_doubt.pop(path), f"{staging.root}/{path}")[0]))
         kept = [self._without(received, committed, of_batch, of_others) for received in self._kept]

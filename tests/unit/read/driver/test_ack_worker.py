@@ -202,6 +202,34 @@ def test_redeliveries_are_acknowledged_at_once(running: Running):
     assert 2 == worker.acknowledged
 
 
+def test_redeliveries_of_ordering_keys_are_acknowledged_in_order(running: Running):
+    """Pub/Sub drops the ack of a key's message that comes before that of an earlier one."""
+    texts = [f"{number:06d}".ljust(200, "x") for number in range(600)]
+    running.service.answers = [AWAY]
+    worker = running.acknowledging()
+    receipts = received([response(texts, key="key")]).receipts
+    with running.run.changed:
+        running.ledger.redelivered(Redelivered(LEASE, receipts, has_keys=True))
+
+    assert worker.flush(LONG)
+    first = running.service.acked[0]
+    assert len(first) < len(texts)
+    assert [*first, *(f"ack-{text}" for text in texts)] == running.service.acked_ids
+
+
+def test_redeliveries_that_were_not_sent_stay_in_doubt(running: Running):
+    """There was no time for their acks."""
+    texts = [f"{number:06d}".ljust(200, "x") for number in range(600)]
+    running.service.answers = [AWAY]
+    worker = running.acknowledging(NO_PATIENCE)
+    receipts = received([response(texts, key="key")]).receipts
+    with running.run.changed:
+        running.ledger.redelivered(Redelivered(LEASE, receipts, has_keys=True))
+
+    assert worker.flush(LONG)
+    assert running.are_in_doubt(*(f"id-{text}" for text in texts))
+
+
 def test_redeliveries_whose_ack_was_refused_stay_in_doubt(running: Running):
     """They are delivered once more, and are no rows then either."""
     running.service.answers = [REFUSED]

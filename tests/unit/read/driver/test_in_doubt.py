@@ -81,6 +81,19 @@ def test_copies_of_ids_do_not_count():
     assert in_doubt.runs[0].until > 4 * 60 + DOUBT_SECONDS
 
 
+def test_runs_of_a_subscription_that_is_never_drained_are_few():
+    """Some ids are in doubt in each minute, and are never delivered again."""
+    in_doubt = InDoubt("x-")
+    texts = [str(minute) for minute in range(3 * 1440)]
+    for minute, text in enumerate(texts):
+        in_doubt.add(ids(text), minute, now=60.0 * minute)
+        in_doubt.compact(now=60.0 * minute)
+
+    assert len(in_doubt.runs) <= DOUBT_SECONDS / 60 + 32 + 5
+    assert all(found(in_doubt, *texts))
+    assert sorted(run.until for run in in_doubt.runs) == [run.until for run in in_doubt.runs]
+
+
 def test_no_ids_are_no_run():
     """A part without doubtful ids adds nothing to look into."""
     in_doubt = InDoubt("x-")

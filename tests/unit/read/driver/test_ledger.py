@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pubsub_spark.read.driver.in_doubt import InDoubt
+from pubsub_spark.read.driver.in_doubt import DOUBT_SECONDS, InDoubt
 from pubsub_spark.read.driver.ledger import TRANSITIONS, AckLedger, Event, LedgerError, Part, State
 from pubsub_spark.read.pull.lease import (
     LEASE_SECONDS,
@@ -315,7 +315,7 @@ def test_a_flush_waits_for_acks_and_redeliveries() -> None:
 
 def test_doubt_spreads_to_later_messages_of_a_key() -> None:
     """Pub/Sub delivers a message again with all later ones of its key, so these wait and are in doubt as well."""
-    made = ledger()
+    made, late = ledger(), PULL_LEASE
     for batch in (1, 2, 3):
         made.plan(batch, 0)
         made.commit(batch, {1: (10, FOOTER if batch == 3 else replace(FOOTER, has_keys=True))})
@@ -324,11 +324,42 @@ def test_doubt_spreads_to_later_messages_of_a_key() -> None:
     assert third is not None
     assert (1, 3) == (first.batch, third.batch)
     assert made.take_acks(0) is None
-    made.doubt(first, merged([digests(pa.array(["a"]))]), 0)
+    made.doubt(first, merged([digests(pa.array(["a"]))]), late)
     made.settle(first)
 
-    second = made.take_acks(0)
+    second = made.take_acks(late)
 
     assert second is not None
-    assert made.doubts_others(second)
-    assert not made.doubts_others(third)
+    assert made.doubts_others(second, late)
+    assert not made.doubts_others(third, late)
+
+
+@pytest.mark.parametrize(("is_sending", "expired"), [(False, True), (True, False)])
+def test_extension_that_is_refused_while_acks_are_sent_says_nothing(is_sending: bool, expired: bool) -> None:
+    """With exactly-once delivery the ids may have been acknowledged meanwhile."""
+    made = ledger()
+    made.plan(1, 0)
+    made.commit(1, {1: (10, FOOTER)})
+    part = made.take_extension(20, in_memory=False)
+    assert part is not None
+    if is_sending:
+        made.take_acks(20)
+    made.extended(part, 20, 21, refused=True)
+
+    assert expired == part.lease.is_expired(21)
+
+
+def test_doubt_that_has_spread_spreads_no_further() -> None:
+    """Else all later messages with keys would be in doubt, for as long as there are some."""
+    made = ledger()
+    made.plan(1, 0)
+    made.commit(1, {1: (10, replace(FOOTER, has_keys=True))})
+    first = made.take_acks(0)
+    assert first is not None
+    made.doubt(first, merged([digests(pa.array(["a"]))]), PULL_LEASE)  # it is late
+    for now in (100.0, 1000.0):
+        assert made.doubts_others(first, PULL_LEASE + now)
+        first.lease = Lease(PULL_LEASE + now, LEASE_SECONDS)
+        made.doubt(first, merged([digests(pa.array(["b"]))]), PULL_LEASE + now)
+
+    assert not made.doubts_others(first, PULL_LEASE + DOUBT_SECONDS)

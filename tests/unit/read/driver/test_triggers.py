@@ -92,3 +92,12 @@ def test_the_only_batch_waits_until_no_more_come() -> None:
     assert Step(Action.PLAN) == made.next(holding(2), 100.9)
     made.begin(101.0)
     assert Step(Action.END) == made.next(EMPTY, 101.0)
+
+
+def test_available_now_waits_for_room_although_later_messages_come() -> None:
+    """Acks that were just accepted may let earlier messages come. A message published after the start says nothing."""
+    made, later = triggers(drained_from=99.0), holding(1, arrival=90.0, published=100.0)
+    made.next(later, 100.0)
+    assert Step(Action.WAIT, 0.5) == made.next(later._replace(room_seconds=0.25), 101.0)
+    assert Step(Action.WAIT, 0.25) == made.next(later._replace(room_seconds=1.75), 101.0)
+    assert Step(Action.END) == made.next(later._replace(room_seconds=2.0), 101.0)
