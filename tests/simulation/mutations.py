@@ -273,7 +273,7 @@ def _forgets_silence(_: Any) -> Any:
 def _makes_progress() -> Any:
     """Take each look at the acks for progress."""
     count = itertools.count()
-    return property(lambda self: next(count), lambda self, value: None)
+    return property(lambda self: next(count))
 
 
 def _accepts_all(answered: Any) -> Any:
@@ -372,7 +372,7 @@ MUTATIONS: list[Mutation] = [
     Mutation(
         "availableNow waits for acks without a limit",
         ("I4",),
-        lambda: mock.patch.object(ack_worker.AckWorker, "acknowledged", _makes_progress(), create=True),
+        lambda: mock.patch.object(ack_worker.AckWorker, "answers", _makes_progress()),
         hole=6,
     ),
     Mutation(
