@@ -139,6 +139,8 @@ def _driver(change: Callable[[Any, str, Any], Any]) -> Iterator[None]:
 
         def __getattr__(self, name: str) -> Any:
             call = getattr(self._driver, name)
+            if name == "active":
+                return call
             return lambda *arguments: change(self._driver, name, call(*arguments), *arguments)
 
     with mock.patch.object(product, "driver", lambda *arguments: Wrapped(make(*arguments))):
