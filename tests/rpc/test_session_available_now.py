@@ -149,12 +149,7 @@ def test_available_now_says_that_a_killed_run_holds_messages(
 
     def available_now() -> list[str]:
         caplog.clear()
-        query.start()
-        assert query.session is not None
-        query.session.prepare_for_available_now()
-        while query.trigger():
-            pass
-        query.stop()
+        _available_now(query)
         return [line for line in caplog.messages if "was killed" in line]
 
     start_with(query, names, "a", "b")
@@ -207,9 +202,8 @@ def test_available_now_waits_for_acks_that_hold_back_messages(
     query: Engine, names: Names, key: str, count: int, most: int
 ):
     """A full stream brings nothing until its messages are acknowledged, which takes longer than `idleTimeout`."""
-    name = f"{names.subscription}-ordered"
-    query.emulator.create_subscription(name, names.topic, enable_message_ordering=True)
-    query.options = replace(query.options, subscription_id=name, max_messages_per_trigger=most)
+    _use_ordered_subscription(query, names)
+    query.options = replace(query.options, max_messages_per_trigger=most)
     query.budget = replace(query.budget, messages=most)
     query.emulator.publish(names.topic, *({"data": str(n).encode(), "ordering_key": key} for n in range(count)))
     query.emulator.fail("Acknowledge", None, 1, 7.0)
@@ -231,11 +225,11 @@ def test_available_now_fails_if_acks_that_hold_back_messages_are_not_accepted(qu
 
 def test_available_now_waits_while_acks_are_accepted_slowly(query: Engine, names: Names):
     """Each request takes long, and all together longer than `connectTimeout`."""
-    name = f"{names.subscription}-ordered"
-    query.emulator.create_subscription(name, names.topic, enable_message_ordering=True)
-    query.options = replace(query.options, subscription_id=name, connect_timeout=2.0)
+    _use_ordered_subscription(query, names)
+    query.options = replace(query.options, connect_timeout=6.0)
+    query.times = replace(query.times, flush=0.5)
     query.emulator.publish(names.topic, *({"data": str(n).encode(), "ordering_key": "key"} for n in range(1000)))
-    query.emulator.fail("Acknowledge", None, 4, 1.2)
+    query.emulator.fail("Acknowledge", None, 3, 3.0)
     _available_now(query)
 
     assert [str(n) for n in range(1000)] == query.rows
@@ -244,9 +238,8 @@ def test_available_now_waits_while_acks_are_accepted_slowly(query: Engine, names
 def test_continuous_query_of_spark_4_0_starts_while_acks_are_refused(query: Engine, names: Names):
     """Its first trigger waits for messages. It does not wait for acks, as a query that ends does."""
     query.passes_start = False
-    name = f"{names.subscription}-ordered"
-    query.emulator.create_subscription(name, names.topic, enable_message_ordering=True)
-    query.options = replace(query.options, subscription_id=name, connect_timeout=2.0)
+    _use_ordered_subscription(query, names)
+    query.options = replace(query.options, connect_timeout=2.0)
     query.emulator.publish(names.topic, {"data": b"a", "ordering_key": "key"})
     query.emulator.fail("Acknowledge", "UNAVAILABLE", 10_000)
     query.start()
@@ -285,3 +278,9 @@ def _available_now(query: Engine) -> None:
     while query.trigger():
         pass
     query.stop()
+
+
+def _use_ordered_subscription(query: Engine, names: Names) -> None:
+    name = f"{names.subscription}-ordered"
+    query.emulator.create_subscription(name, names.topic, enable_message_ordering=True)
+    query.options = replace(query.options, subscription_id=name)

@@ -28,10 +28,11 @@ LEASE = Lease(0, STREAM_LEASE_SECONDS)
 RunOf = Callable[..., Running]
 
 
-def redeliver(running: Running, *texts: str, lease: Lease = LEASE) -> None:
+def redeliver(running: Running, *texts: str, lease: Lease = LEASE, key: str = "") -> None:
     """Record redeliveries of messages whose ids are in doubt."""
+    receipts = received([response(texts, key=key)]).receipts
     with running.run.changed:
-        running.ledger.redelivered(Redelivered(lease, received([response(texts)]).receipts, has_keys=False))
+        running.ledger.redelivered(Redelivered(lease, receipts, has_keys=bool(key)))
 
 
 def test_commit_sends_the_acks_and_deletes_the_files(running: Running):
@@ -207,9 +208,7 @@ def test_redeliveries_of_ordering_keys_are_acknowledged_in_order(running: Runnin
     texts = [f"{number:06d}".ljust(200, "x") for number in range(600)]
     running.service.answers = [AWAY]
     worker = running.acknowledging()
-    receipts = received([response(texts, key="key")]).receipts
-    with running.run.changed:
-        running.ledger.redelivered(Redelivered(LEASE, receipts, has_keys=True))
+    redeliver(running, *texts, key="key")
 
     assert worker.flush(LONG)
     first = running.service.acked[0]
@@ -222,9 +221,7 @@ def test_redeliveries_that_were_not_sent_stay_in_doubt(running: Running):
     texts = [f"{number:06d}".ljust(200, "x") for number in range(600)]
     running.service.answers = [AWAY]
     worker = running.acknowledging(NO_PATIENCE)
-    receipts = received([response(texts, key="key")]).receipts
-    with running.run.changed:
-        running.ledger.redelivered(Redelivered(LEASE, receipts, has_keys=True))
+    redeliver(running, *texts, key="key")
 
     assert worker.flush(LONG)
     assert running.are_in_doubt(*(f"id-{text}" for text in texts))

@@ -138,6 +138,10 @@ def test_committed_batches_without_files_are_reported(
     with started(3, is_claimed=bool(left)):
         pass
     assert reported in caplog.text
+    caplog.clear()
+    with started(3, is_claimed=bool(left)):
+        pass
+    assert (reported in caplog.text) == bool(left)
 
 
 @pytest.mark.parametrize("name", ["given-1", "malformed-0-1"])
