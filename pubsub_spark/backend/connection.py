@@ -11,7 +11,9 @@ import math
 import os
 import platform
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property, lru_cache
+from threading import Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode
@@ -98,8 +100,12 @@ class Connection:
         """Open a StreamingPull. The call is an iterator of StreamingPullResponse bytes, ended by `cancel()`."""
         return self._streaming_pull(requests, metadata=_headers("subscription", subscription))
 
-    def close(self) -> None:
-        self._channel.close()
+    def close(self, timeout: float = 5.0) -> None:
+        """Close the channel, within `timeout` seconds: gRPC waits for ever for a call that it had no thread for."""
+        closing = Thread(target=self._channel.close, name="close channel", daemon=True)
+        with suppress(RuntimeError):  # no thread for this either
+            closing.start()
+            closing.join(timeout)
 
     def __enter__(self) -> Self:
         return self

@@ -115,12 +115,12 @@ def _was_not_read(record: Record, message_id: str, by: str) -> bool:
 
 
 def _was_replayed_elsewhere(record: Record, message_id: str, by: str) -> bool:
-    """No other batch was committed before the query has returned to the files."""
+    """No other batch was committed before the query has returned to the files, maybe before the commit."""
     changes = [at for at, _ in record.notes["other staging"]]
     for commit, part in _staged(record, message_id):
-        returns = min((at for at in changes if at > commit.at), default=math.inf)
-        is_elsewhere = any(part.at <= at <= commit.at for at in changes)
-        if is_elsewhere and not any(commit.at < later.at <= returns for later in record.commits):
+        before, later = [at for at in changes if part.at <= at <= commit.at], [at for at in changes if at > commit.at]
+        returns = [*before[1:], *later, math.inf][0]
+        if before and not any(commit.at < other.at <= returns for other in record.commits):
             return True
     return False
 

@@ -374,7 +374,8 @@ class History:
             if application.has_succeeded:
                 self._check_batches(backlog, len(self._record.commits) - batches)
                 if world.is_delivered and application.is_idle and application.memory is not None:
-                    checkers.check_memory(self._record, application.memory, self._is_calm)
+                    is_calm = self._is_calm and not any(each.is_killed for each in world.applications)
+                    checkers.check_memory(self._record, application.memory, is_calm)
                 runs -= 1
                 world.wait(max(_LEASES_SECONDS, world.settings.max_backoff))
                 continue

@@ -42,6 +42,7 @@ _NO_QUOTA_SECONDS = 100.0  # until acks are accepted, long after the lease of th
 _LONG_PULL_SECONDS = 20.0
 _LATE_PULL_SECONDS = (35.0, 45.0)  # of an attempt, until the first lease ends
 _LEASED_SECONDS = (40.0, 60.0)  # after which the lease ends of an attempt that has pulled at once, or late
+_LONG_SINK_SECONDS = (1000.0, 1400.0)  # doubt spreads for less than the latter
 _SLOW_SINK_SECONDS = 58.0  # a few less than a lease
 _APART_SECONDS = (0.1, 5.0)  # two messages: their leases are extended at once, or one after the other
 _EXTENDED_SECONDS = 6.0  # until the lease of the first message is extended, and the other one is not due
@@ -595,6 +596,7 @@ def _wait_for_silence(world: World, choices: Enumerated) -> None:
 
 def _refuse_acks(world: World, choices: Enumerated) -> None:
     """Refuse acks for as long as a run lives, so that too many batches wait for theirs. It ends by itself."""
+    world.service.is_transient = world.settings.exactly_once and choices.pick((False, True))
     query = _query(AVAILABLE_NOW, True, messages=choices.pick((1, 2)))
     query = replace(query, options=replace(query.options, max_unacknowledged_batches=choices.pick((1, 2))))
     world.service.quota_until = math.inf
@@ -605,6 +607,25 @@ def _refuse_acks(world: World, choices: Enumerated) -> None:
     for _ in range(2):
         world.wait(_LEASES_SECONDS)
         world.run_quietly(world.start(query))
+    _check(world)
+
+
+def _evaluate_for_long(world: World, choices: Enumerated) -> None:
+    """Evaluate a batch for longer than doubt spreads. An earlier message of its key is delivered again meanwhile."""
+    query = replace(_query(PROCESSING_TIME, True, messages=1000), buffered=1000)
+    world.publish(1, "a")
+    world.service.quota_until = world.hub.now + _LATE_SECONDS[0]
+    application = world.start(query)
+    world.wait(_LATE_SECONDS[0] / 2)
+    application.kill()
+    world.wait(_LATE_START_SECONDS)
+    world.publish(1, "a")
+    application = world.start(replace(query, sink_seconds=choices.pick(_LONG_SINK_SECONDS)))
+    world.wait(choices.pick((0.016, 0.018, 0.022)))
+    world.service.quota_until = world.hub.now + choices.pick((20.0, 35.0, 50.0))
+    world.wait(2 * _LONG_SINK_SECONDS[1])
+    application.query.sink_seconds = 0.0
+    world.run_quietly(application)
     _check(world)
 
 
@@ -795,6 +816,8 @@ SCENARIOS = (
     (_seek_back, Setup(_FORGOTTEN)),
     (_wait_for_silence, Setup(Settings(ack_deadline=10))),
     (_refuse_acks, Setup(Settings(ack_deadline=10))),
+    (_refuse_acks, Setup(Settings(ack_deadline=10, exactly_once=True))),
+    (_evaluate_for_long, Setup(Settings(ack_deadline=10, ordering=True), response=5)),
     (_acknowledge_slowly, Setup(Settings(ack_deadline=10))),
     (_plan_with_a_later_schema, Setup(Settings(ack_deadline=10))),
     (_change_the_schema, Setup(Settings(ack_deadline=10))),

@@ -213,6 +213,7 @@ class Service:
         self.streams: list[Stream] = []
         self.leased: dict[int, str] = {}  # message ids by lease
         self.down_until = self.silent_until = self.quota_until = 0.0  # virtual time
+        self.is_transient = False  # whether the service names each id that has no quota
         self._tick_at = math.inf
         self._dead = 0  # messages in the dead-letter subscription
 
@@ -305,7 +306,8 @@ class Service:
         if subscription is None:
             return SimRpcError(Code.NOT_FOUND, f"Resource not found (resource={name}).")
         if self.hub.now < self.quota_until and ack_ids:
-            return SimRpcError(Code.RESOURCE_EXHAUSTED, "quota exceeded")
+            transient = dict.fromkeys(ack_ids, "TRANSIENT_FAILURE_OTHER") if self.is_transient else {}
+            return SimRpcError(Code.RESOURCE_EXHAUSTED, "quota exceeded", transient)
         ids = wire_format.ack_ids_of(name)
         numbers = list(ids.numbers(ack_ids))
         failed: dict[str, str] = {}

@@ -106,8 +106,8 @@ class Query:
 class Application:
     """One start of a query: its processes, until they have ended.
 
-    ended: whether the query is over, by itself, by `stop`, by an error or by a kill. error: its failure. is_idle:
-    whether its last trigger has found nothing, so that the source knows of every commit. memory: at its end.
+    ended: whether the query is over, by itself, by `stop`, by an error or by a kill (is_killed). error: its failure.
+    is_idle: whether its last trigger has found nothing, so that the source knows of every commit. memory: at its end.
     """
 
     def __init__(self, world: World, query: Query, name: str) -> None:
@@ -121,7 +121,7 @@ class Application:
         self.driver: Process = Process(world.hub, name, machine)
         self.driver.on_kill.append(self._driver_is_gone)
         self.tasks: list[Process] = []
-        self.ended = self.stopping = False
+        self.ended = self.stopping = self.is_killed = False
         self.error: Exception | None = None
         self.memory: product.Memory | None = None
         self.has_succeeded = self.is_idle = False
@@ -155,7 +155,7 @@ class Application:
         """End executors with their driver, at once or when they notice. A late attempt lives on."""
         if self.ended:
             return
-        self.ended = True
+        self.ended = self.is_killed = True
         self._record.tell(self.name, "is killed")
         for process in self.tasks:
             if process not in self.outlives and not self._faults.hits("late attempt"):

@@ -7,7 +7,7 @@
     the file is gone or damaged      settled with a WARNING: the messages will be delivered, and be rows, again
 
 Before a settled batch is deleted, ids in doubt are written to the staging area, so that a restart has them. A failure
-here never fails the query: a lost ack costs a redelivery.
+here never fails the query: a lost ack costs a redelivery. An unexpected error ends the thread, and the query with it.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ _log = logging.getLogger(__name__)
 
 
 class AckWorker:
-    """The acknowledging thread of a run. taken_over: the error if another run owns the staging area.
+    """The acknowledging thread of a run.
 
+    failure: the error for the next commit: another run owns the staging area, or the thread has ended.
     acknowledged, failed_acks: the acks that the service has accepted and refused.
     """
 
     def __init__(self, run: Run, times: AckTimes = ACK_TIMES) -> None:
         self.acknowledged = 0
         self.failed_acks = 0
-        self.taken_over: StagingError | None = None
+        self.failure: Exception | None = None
         self._run = run
         self._times = times
         self._window = Window()
@@ -73,6 +74,13 @@ class AckWorker:
         self._thread.join(timeout)
 
     def _work(self) -> None:
+        try:
+            self._acknowledge_due()
+        except Exception as error:
+            _log.exception("no acks of `%s` are sent any more", self._run.subscription)
+            self.failure = error
+
+    def _acknowledge_due(self) -> None:
         run, ledger = self._run, self._run.ledger
         while True:
             with run.changed:
@@ -185,7 +193,7 @@ class AckWorker:
         with run.changed:
             not_answered = pa.concat_arrays([failed.unanswered, *left])  # in the order of the receipts
             run.ledger.record_acks(part, failed.taken - sent_again, not_answered, failed.refused)
-            is_late = run.ledger.is_doubtful(part, run.now()) or run.ledger.doubts_others(part, run.now())
+            is_late = run.ledger.is_doubtful(part, run.now()) or run.ledger.doubts_others(part)
         if unreadable:
             raise unreadable[0]
         if part.unanswered or not failed.complete:
@@ -244,6 +252,6 @@ class AckWorker:
 
     def check_owner(self) -> None:
         """Raise StagingError if another run has taken over, and remember it for the next commit."""
-        self.taken_over = fencing.taken_over(self._run.staging)
-        if self.taken_over is not None:
-            raise self.taken_over
+        if taken_over := fencing.taken_over(self._run.staging):
+            self.failure = taken_over
+            raise taken_over

@@ -67,8 +67,8 @@ class ActiveRun:
 
     def commit(self, batch: int) -> None:
         """Record that every batch up to `batch` is committed. Their acks are sent in the background."""
-        if self.worker.taken_over is not None:
-            raise self.worker.taken_over
+        if self.worker.failure is not None:
+            raise self.worker.failure
         run, ledger = self.run, self.run.ledger
         with run.changed:
             numbers = [number for number in ledger.uncommitted if number <= batch]
@@ -338,7 +338,7 @@ class ActiveRun:
             seconds = DOUBT_SECONDS if is_leased else until - now
         # A failure reaches Spark after this. If it is the store, it is not waited for as long again.
         run = replace(run, staging=replace(run.staging, store=run.staging.store.within(self._times.stop)))
-        if self.worker.taken_over is None and fencing.taken_over(run.staging) is None:
+        if fencing.taken_over(run.staging) is None:
             write_in_doubt(run)
             run.staging.end_run(wall + max(run.leased_until - now, seconds), wall)
         if left:

@@ -37,7 +37,7 @@ from enum import Enum
 
 import pyarrow as pa
 
-from ..pull.lease import STREAM_LEASE_SECONDS, Lease, Redelivered
+from ..pull.lease import EXTEND_AFTER, STREAM_LEASE_SECONDS, Lease, Redelivered
 from ..staging.ids import Digests
 from ..staging.part import Footer
 from .in_doubt import DOUBT_SECONDS, MAX_BACKOFF_SECONDS, InDoubt
@@ -137,6 +137,7 @@ class Batch:
     """A planned batch. lease: the earliest of messages that its tasks pull. reads: files that its tasks read."""
 
     lease: Lease
+    planned: float
     parts: dict[int, Part] = field(default_factory=dict)
     reads: frozenset[str] = frozenset()
     is_committed: bool = False
@@ -178,7 +179,7 @@ class AckLedger:
     def plan(self, batch: int, now: float, reads: frozenset[str] = frozenset(), is_replay: bool = False) -> None:
         """Record that Spark has the partitions of a batch. The leases of a replay have ended in an earlier run."""
         lease = Lease(now - self._pull_lease if is_replay else now, self._pull_lease)
-        planned = self._batches.setdefault(batch, Batch(lease))
+        planned = self._batches.setdefault(batch, Batch(lease, now))
         planned.reads |= reads
         planned.list_at = now + self._pull_lease / 4
 
@@ -275,6 +276,7 @@ class AckLedger:
         part.extend_at = answered + self._retry
         if refused and part.state not in (State.STAGED, State.COMMITTED):  # maybe because it is acknowledged
             refused = None
+            part.extend_at = answered + part.lease.seconds * EXTEND_AFTER
         if refused is not None:
             part.lease = part.lease.extended(sent, answered, refused)
 
@@ -312,13 +314,14 @@ class AckLedger:
             part.apply(Event.SEND)
         return part
 
-    def doubts_others(self, part: Part, now: float) -> bool:
+    def doubts_others(self, part: Part) -> bool:
         """Return whether messages of a part may be delivered again because others are.
 
         Pub/Sub redelivers a message of an ordering key with all later ones of the key, also acknowledged ones:
         https://cloud.google.com/pubsub/docs/ordering#redelivery. Ids that are in doubt for that alone bring no others.
+        A batch may take long, so the time counts until it was planned.
         """
-        return part.has_keys and bool(self.in_doubt.runs) and now < self._spreads_until
+        return part.has_keys and bool(self.in_doubt.runs) and self._batches[part.batch].planned < self._spreads_until
 
     def take_redelivered(self) -> list[Redelivered]:
         """Return the redeliveries to acknowledge. `redelivered_answered` follows."""
@@ -349,7 +352,9 @@ class AckLedger:
         Their leases may end, or an earlier message of their keys is redelivered together with them.
         """
         soon = self._soon(now)
-        return [part for part in self.undoubted if part.lease.is_expired(soon) or self.doubts_others(part, now)]
+        if any(part.is_in_doubt and part.has_keys and part.lease.is_expired(now) for part in self._unsettled()):
+            self._spreads_until = now + DOUBT_SECONDS
+        return [part for part in self.undoubted if part.lease.is_expired(soon) or self.doubts_others(part)]
 
     def _soon(self, now: float) -> float:
         """Return until when the next batch may be planned and pulled."""

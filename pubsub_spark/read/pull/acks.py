@@ -38,6 +38,7 @@ _MERGED_IDS = 2 * MAX_IDS
 MAX_IN_FLIGHT = 48  # requests, 25 MB of ids
 # Of a request with such a status, ids that ErrorInfo does not name are accepted.
 _PARTLY = frozenset({grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION})
+_LATE_SECONDS = 5.0  # after the time-out of a call, until gRPC has ended it
 MIN_BYTES = 32 * 1024  # a link of 16 kbit/s carries that within half of the timeout of a request
 _log = logging.getLogger(__name__)
 
@@ -261,9 +262,11 @@ class _Sender:
 
     def _await(self, future: Any, sent: float, request: _Request) -> None:
         try:
-            future.result()
+            future.result(self.timeout + _LATE_SECONDS)
         except grpc.RpcError as error:
             self._sort(error, request)
+        except grpc.FutureTimeoutError:  # gRPC had no thread for the call, which never ends
+            self._send_again(request.ids, request.retries)
         else:
             self._window.answers += 1
             self._window.answered(self.runtime.monotonic() - sent, request.size)
@@ -274,7 +277,6 @@ class _Sender:
             self._window.timed_out()
         permanent, transient = _failures(error, request.ids)
         if permanent or transient:
-            self._window.answers += 1
             named = pa.array([*permanent, *transient], pa.string())
             others = request.ids.filter(pc.invert(pc.is_in(request.ids, named))).cast(pa.string())
             again, refused = pa.array(transient, pa.string()), pa.array(permanent, pa.string())
@@ -282,6 +284,7 @@ class _Sender:
                 again = pa.concat_arrays([again, others])
             elif error.code() not in _PARTLY:
                 refused = pa.concat_arrays([refused, others])
+            self._window.answers += len(again) < len(request.ids)
             self._refused.append(refused)
             self._send_again(again, request.retries)
         elif error.code() in RETRYABLE:

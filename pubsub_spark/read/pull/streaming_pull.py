@@ -25,6 +25,7 @@ import grpc
 
 from ...backend import Connection
 from ...backend.status import RETRYABLE, RETRYABLE_FOR_STREAM, delays, failure, is_credential_failure
+from ...errors import ServiceError
 from ..runtime import SYSTEM, Runtime
 from . import acks
 from .health import StreamHealth
@@ -124,7 +125,7 @@ class StreamingPull:
         taken = self._take(timeout, chunk_bytes, _MOST_BYTES)
         failure = next((stream.failure for stream in self.streams if stream.failure is not None), None)
         if failure is not None and not taken and self._responses.empty():
-            raise failure
+            raise failure.with_traceback(None)  # it would grow with each call
         return taken
 
     def _take(self, timeout: float, chunk_bytes: int = 0, most: float = math.inf) -> list[bytes]:
@@ -282,7 +283,15 @@ class Stream:
         came = self._silent = False
         self._last_response = self.runtime.monotonic()
         self.health.opening(self._last_response)
-        self._call = call = self.connection.streaming_pull(self.settings.subscription, self._until_none(requests))
+        try:
+            call = self.connection.streaming_pull(self.settings.subscription, self._until_none(requests))
+        except RuntimeError as error:  # gRPC serves none of its calls after that
+            raise ServiceError(
+                f"This process could not start a thread to pull from Subscription `{self.settings.subscription}` "
+                f"({error}). Raise its limit of threads (`ulimit -u`, or the pids limit of the container) and start "
+                "the query again."
+            ) from None
+        self._call = call
         if self._closing.is_set():
             call.cancel()
         try:

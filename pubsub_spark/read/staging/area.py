@@ -293,11 +293,16 @@ class Staging:
 
         stream: its name, unless it has one. It stays so, because a dead run may stage a part later.
         """
-        if self.read(_ABANDONED) is None:
+        if not self.is_abandoned:
             if self.epochs() or not self.is_new():
                 return None
             self.create(_ABANDONED, [stream.encode()])
         return bytes(self.read(_ABANDONED) or stream.encode()).decode()
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether runs continue another stream."""
+        return self.read(_ABANDONED) is not None
 
     def is_new(self) -> bool:
         """Return whether nothing was ever staged here. False for a checkpoint that was put back to its start."""

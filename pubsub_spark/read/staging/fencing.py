@@ -42,9 +42,12 @@ def check_owner(staging: Staging) -> None:
 
 
 def taken_over(staging: Staging) -> StagingError | None:
-    """Return the error to raise if another run has become the owner since this one. Costs one listing."""
+    """Return the error to raise if another run has become the owner since this one. Costs one listing.
+
+    If the owners' files are gone, that run may own the successor of the stream.
+    """
     latest = max(staging.epochs(), default=0)
-    if latest <= staging.epoch:
+    if latest <= staging.epoch and (latest or not staging.is_abandoned):
         return None
     owner: dict[str, object] = {}
     with suppress(ValueError):  # empty or damaged, which changes nothing: its name identifies the owner

@@ -30,9 +30,12 @@ def digests(ids: pa.Array) -> Digests:
 
 
 def merged(parts: Sequence[Digests]) -> Digests:
-    """Return the digests of all parts, sorted."""
+    """Return the digests of all parts, sorted, each once."""
     joined = np.concatenate([np.empty((2, 0), np.uint64), *parts], axis=1)
-    return np.ascontiguousarray(joined[:, np.argsort(joined[0], kind="stable")])  # which merges sorted parts
+    joined = joined[:, np.argsort(joined[0], kind="stable")]  # which merges sorted parts
+    is_copy = np.zeros(joined.shape[1], np.bool_)
+    is_copy[1:] = (joined[:, 1:] == joined[:, :-1]).all(axis=0)
+    return np.ascontiguousarray(joined[:, ~is_copy])
 
 
 def message_ids(receipts: Iterable[pa.RecordBatch]) -> Digests:

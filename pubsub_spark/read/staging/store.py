@@ -200,7 +200,7 @@ class Store:
         """Return the files under a prefix."""
         metas = self._ask(lambda: [meta for page in obstore.list(self._store, prefix) for meta in page])
         files = (Entry(str(meta["path"]), int(meta["size"]), meta["last_modified"]) for meta in metas)
-        return [file for file in files if _TEMPORARY not in file.path]
+        return [file for file in files if _TEMPORARY not in file.path.rpartition("/")[2]]
 
     def folders(self, prefix: str) -> Sequence[str]:
         """Return the names of the folders directly under a prefix."""
@@ -341,8 +341,10 @@ def _credentials(location: str) -> str:
 
 
 def _folder(location: str) -> Path | None:
-    is_url = "://" in location and not location.startswith("file://")
-    return None if is_url else Path(location.removeprefix("file://")).absolute()
+    scheme, separator, path = location.partition("://")
+    if separator and scheme.lower() != "file":
+        return None
+    return Path(path if separator else location).absolute()
 
 
 @lru_cache(maxsize=16)
@@ -436,7 +438,8 @@ def _make_private(folder: Path) -> list[Path]:
     changed: list[Path] = []
     if not folder.is_dir():
         for path in (*reversed(folder.parents), folder):
-            with suppress(FileExistsError):
-                path.mkdir(mode=0o700)
-                changed.append(path.parent)
+            if not path.is_dir():  # macOS answers for `/` that it is a directory, not that it exists
+                with suppress(FileExistsError):
+                    path.mkdir(mode=0o700)
+                    changed.append(path.parent)
     return changed

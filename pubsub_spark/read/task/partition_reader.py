@@ -209,7 +209,10 @@ def _leases_extended(
     def extend() -> None:
         while not staged.wait(lease / 4):
             ack_ids = (receipts.column("ack_id") for receipts in staged_part.receipts(buffers))
-            acks.extend(connection, options.subscription, ack_ids, lease, times.extension, runtime=runtime)
+            try:
+                acks.extend(connection, options.subscription, ack_ids, lease, times.extension, runtime=runtime)
+            except Exception:
+                _log.exception("lease extensions of `%s` failed. Trying again", options.subscription)
 
     thread = runtime.start(extend, "lease extender of a task")
     try:

@@ -1,8 +1,11 @@
 """The options of a channel: proxies, and the addresses that bypass them."""
 
+import threading
+from unittest.mock import MagicMock
+
 import pytest
 
-from pubsub_spark.backend.connection import channel_options, proxy_variable
+from pubsub_spark.backend.connection import Connection, channel_options, proxy_variable
 
 PROXIES = {"https_proxy": "http://u:p@proxy:3128", "http_proxy": "http://proxy:3128"}
 
@@ -28,3 +31,12 @@ def test_the_variable_of_the_proxy(environ: dict[str, str], variable: str | None
     """As gRPC reads them: in lower case only, its own ones first."""
     assert 1 == dict(channel_options("pubsub.googleapis.com:443"))["grpc.enable_http_proxy"]
     assert variable == proxy_variable("pubsub.googleapis.com:443", environ)
+
+
+def test_channel_that_cannot_be_closed_is_left():
+    """gRPC waits for ever for a call that it had no thread for. Spark stops a reader before it reports its error."""
+    channel, over = MagicMock(), threading.Event()
+    channel.close.side_effect = over.wait
+    Connection(channel, "127.0.0.1:1", 1.0).close(timeout=0.01)
+
+    over.set()

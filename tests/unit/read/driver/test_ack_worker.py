@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import grpc
@@ -13,6 +13,7 @@ import pytest
 
 from pubsub_spark.codec.envelope import received
 from pubsub_spark.errors import StagingError
+from pubsub_spark.read.driver.ack_worker import AckWorker
 from pubsub_spark.read.driver.times import AckTimes
 from pubsub_spark.read.pull.acks import MAX_IDS
 from pubsub_spark.read.pull.lease import STREAM_LEASE_SECONDS, Lease, Redelivered
@@ -388,6 +389,17 @@ def test_files_that_cannot_be_deleted_hold_up_nothing(running: Running, refused:
     assert 3 == running.staging.last_acknowledged()
 
 
+def test_unexpected_error_ends_the_query(running: Running):
+    """Without its thread no ack would be sent any more, and nothing would say so."""
+    running.stage(1, 0, "a")
+    running.commit(1)
+    no_stream: Any = None
+    worker = AckWorker(replace(running.run, stream=no_stream))
+
+    running.until(lambda: isinstance(worker.failure, AttributeError))
+    worker.end(LONG)
+
+
 def test_run_that_was_taken_over_deletes_nothing(running: Running):
     """The other run may be replaying these batches."""
     running.stage(1, 0, "a")
@@ -396,7 +408,7 @@ def test_run_that_was_taken_over_deletes_nothing(running: Running):
     worker = running.acknowledging()
 
     assert worker.flush(LONG)
-    assert worker.taken_over is not None
+    assert worker.failure is not None
     assert (0, [1]) == (running.staging.last_acknowledged(), running.staging.batches())
 
 

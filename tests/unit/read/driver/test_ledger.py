@@ -330,8 +330,8 @@ def test_doubt_spreads_to_later_messages_of_a_key() -> None:
     second = made.take_acks(late)
 
     assert second is not None
-    assert made.doubts_others(second, late)
-    assert not made.doubts_others(third, late)
+    assert made.doubts_others(second)
+    assert not made.doubts_others(third)
 
 
 @pytest.mark.parametrize(("is_sending", "expired"), [(False, True), (True, False)])
@@ -347,19 +347,43 @@ def test_extension_that_is_refused_while_acks_are_sent_says_nothing(is_sending: 
     made.extended(part, 20, 21, refused=True)
 
     assert expired == part.lease.is_expired(21)
+    assert (22 if expired else 21 + PULL_LEASE / 4) == part.extend_at
 
 
 def test_doubt_that_has_spread_spreads_no_further() -> None:
     """Else all later messages with keys would be in doubt, for as long as there are some."""
     made = ledger()
-    made.plan(1, 0)
-    made.commit(1, {1: (10, replace(FOOTER, has_keys=True))})
-    first = made.take_acks(0)
-    assert first is not None
-    made.doubt(first, merged([digests(pa.array(["a"]))]), PULL_LEASE)  # it is late
-    for now in (100.0, 1000.0):
-        assert made.doubts_others(first, PULL_LEASE + now)
-        first.lease = Lease(PULL_LEASE + now, LEASE_SECONDS)
-        made.doubt(first, merged([digests(pa.array(["b"]))]), PULL_LEASE + now)
+    parts = [with_keys(made, 1, 0)]
+    made.doubt(parts[0], merged([digests(pa.array(["a"]))]), PULL_LEASE)  # it is late
+    made.settle(parts[0])
+    for batch, now in enumerate((100.0, 1000.0), 2):
+        parts.append(with_keys(made, batch, PULL_LEASE + now))
+        assert made.doubts_others(parts[-1])
+        made.doubt(parts[-1], merged([digests(pa.array(["b"]))]), PULL_LEASE + now)
+        made.settle(parts[-1])
 
-    assert not made.doubts_others(first, PULL_LEASE + DOUBT_SECONDS)
+    assert not made.doubts_others(with_keys(made, 4, PULL_LEASE + DOUBT_SECONDS))
+    assert made.doubts_others(parts[1]), "a batch may take longer than that"
+
+
+def test_doubt_that_spreads_from_a_part_that_was_in_doubt_because_of_others() -> None:
+    """Its own lease ends before its acks are answered, so it is sent again with the later messages of its keys."""
+    made, until = ledger(), PULL_LEASE + DOUBT_SECONDS
+    first = with_keys(made, 1, 0)
+    made.doubt(first, merged([digests(pa.array(["a"]))]), PULL_LEASE)
+    made.settle(first)
+    second = with_keys(made, 2, until - 1)
+    made.doubt(second, merged([digests(pa.array(["b"]))]), until - 1)
+    later = with_keys(made, 3, until)
+    later.lease = Lease(until, LEASE_SECONDS)
+
+    assert later not in made.take_doubtful(until)
+    assert later in made.take_doubtful(until + PULL_LEASE)
+
+
+def with_keys(made: AckLedger, batch: int, now: float) -> Part:
+    """Plan and commit a batch of messages with ordering keys. Returns its part, in the state SENDING if it is first."""
+    made.plan(batch, now)
+    made.commit(batch, {1: (10, replace(FOOTER, has_keys=True))})
+    made.take_acks(now)
+    return made.parts_of(batch)[0]

@@ -65,6 +65,15 @@ def test_removed_files_end_no_run(staging: Staging):
     assert fencing.taken_over(first) is not None
 
 
+def test_run_in_the_successor_of_a_stream_takes_over(staging: Staging):
+    """All files of a stream were removed while a run lives. The next run owns another stream."""
+    first = fencing.claim(staging, 1000.0)
+    staging.delete_file(f"owners/{first.epoch}")
+    assert "other" == staging.successor("other")
+
+    assert "taken over stream stream of" in str(fencing.taken_over(first))
+
+
 @pytest.mark.parametrize("content", [b"", b'{"host": "a'])
 def test_damaged_file_of_an_owner(staging: Staging, content: bytes):
     """Its name identifies the owner of the area. Its content is only for the error."""

@@ -46,6 +46,10 @@ def test_file_has_its_ids_sorted_and_its_metadata():
     assert (2, 0) == deserialized(serialized(merged([])))[0].shape
 
 
+def test_an_id_of_two_parts_is_merged_into_one():
+    assert merged([ids("a", "b")]).tolist() == merged([ids("b", "a"), ids("a")]).tolist()
+
+
 @pytest.mark.parametrize("damage", [lambda _: b"", lambda content: content[:100], lambda _: b"[1, 2]"])
 def test_damaged_file_of_ids_is_named(damage):
     """Empty, truncated or not ours: the error names the file and the way out."""

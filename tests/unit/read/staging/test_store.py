@@ -536,6 +536,32 @@ def _leaves_the_working_folder_alone() -> Iterator[None]:
     assert before == set(os.listdir())  # noqa: PTH208
 
 
+def test_folder_is_made_where_the_root_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`mkdir` of `/` fails on macOS because it is a directory, not because it exists."""
+    mkdir = os.mkdir
+
+    def mkdir_of_macos(path: Path, mode: int = 0o777) -> None:
+        if str(path) == "/":
+            raise IsADirectoryError(21, "Is a directory", "/")
+        mkdir(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", mkdir_of_macos)
+    open_store(str(tmp_path / "a" / "b")).prepare("s")
+
+    assert (tmp_path / "a" / "b" / "s").is_dir()
+
+
+def test_id_of_a_subscription_is_no_unfinished_file(tmp_path: Path):
+    store = Store(str(tmp_path))
+    store.create("orders.unfinished-x/part-0", [b"1"])
+
+    assert {"part-0": 1} == store.list("orders.unfinished-x/")
+
+
+def test_scheme_of_a_folder_has_any_case(tmp_path: Path):
+    assert open_store(f"FILE://{tmp_path}").is_local
+
+
 def test_local_folders_are_private(tmp_path: Path):
     """Folders that are made for a stream are open to its user alone. A folder that was there stays as it is."""
     tmp_path.chmod(0o755)
