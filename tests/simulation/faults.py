@@ -26,7 +26,7 @@ KINDS: dict[str, tuple[str, float]] = {
     "thread preempted": ("a thread stands still between two lines, and others run", 0.05),
     "service down": ("for a while every call is UNAVAILABLE, and streams end", 0.7),
     "service silent": ("for a while nothing reaches the service and nothing comes back", 0.7),
-    "no quota": ("for a while Acknowledge and ModifyAckDeadline are RESOURCE_EXHAUSTED", 0.7),
+    "no quota": ("for a while Acknowledge and ModifyAckDeadline are RESOURCE_EXHAUSTED, or all ids fail", 0.7),
     "call refused": ("a call fails and has no effect", 0.2),
     "call slow": ("a call takes seconds or longer than its timeout", 0.2),
     "answer lost": ("a call takes effect and is not answered", 0.2),

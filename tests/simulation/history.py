@@ -303,6 +303,7 @@ class History:
         until = self.world.hub.now + seconds
         if kind == "no quota":
             self.world.service.quota_until = until
+            self.world.service.is_transient = self.world.settings.exactly_once and self._chooser.chance(0.3)
         elif kind == "service silent":
             self.world.service.silent_until = until
             self.world.hub.after(seconds, self.world.service.resend)
