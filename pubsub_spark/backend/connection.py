@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from threading import Thread
@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 
 import grpc
 
+from ..errors import ServiceError
 from ..service_options import host_of, is_loopback
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Connection:
         self.connect_timeout = connect_timeout
         self.probe_after = probe_after
         self._channel = channel
+        self._failure: ServiceError | None = None
         self._publish = channel.unary_unary("/google.pubsub.v1.Publisher/Publish")
         self._acknowledge = channel.unary_unary("/google.pubsub.v1.Subscriber/Acknowledge")
         self._modify = channel.unary_unary("/google.pubsub.v1.Subscriber/ModifyAckDeadline")
@@ -88,17 +90,31 @@ class Connection:
         return Admin(self._channel, self.address, self.connect_timeout, proxy_variable(self.address, os.environ))
 
     def publish(self, topic: str, request: bytes, timeout: float) -> Any:
-        return self._publish.future(request, timeout=timeout, metadata=_headers("topic", topic))
+        return self._start(self._publish.future, request, timeout=timeout, metadata=_headers("topic", topic))
 
     def acknowledge(self, subscription: str, request: bytes, timeout: float) -> Any:
-        return self._acknowledge.future(request, timeout=timeout, metadata=_headers("subscription", subscription))
+        headers = _headers("subscription", subscription)
+        return self._start(self._acknowledge.future, request, timeout=timeout, metadata=headers)
 
     def modify_ack_deadline(self, subscription: str, request: bytes, timeout: float) -> Any:
-        return self._modify.future(request, timeout=timeout, metadata=_headers("subscription", subscription))
+        headers = _headers("subscription", subscription)
+        return self._start(self._modify.future, request, timeout=timeout, metadata=headers)
 
     def streaming_pull(self, subscription: str, requests: Iterator[bytes]) -> Any:
         """Open a StreamingPull. The call is an iterator of StreamingPullResponse bytes, ended by `cancel()`."""
-        return self._streaming_pull(requests, metadata=_headers("subscription", subscription))
+        return self._start(self._streaming_pull, requests, metadata=_headers("subscription", subscription))
+
+    def _start(self, call: Callable[..., Any], *args: Any, **how: Any) -> Any:
+        """Start a call. Raises ServiceError if the process has no thread for it, and from then on: gRPC serves none."""
+        if self._failure is None:
+            try:
+                return call(*args, **how)
+            except RuntimeError as error:
+                self._failure = ServiceError(
+                    f"This process could not start a thread for calls to `{self.address}` ({error}). Raise its limit "
+                    "of threads (`ulimit -u`, or the pids limit of its container) and start it again."
+                )
+        raise self._failure.with_traceback(None)
 
     def close(self, timeout: float = 5.0) -> None:
         """Close the channel, within `timeout` seconds: gRPC waits for ever for a call that it had no thread for."""

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 class AckWorker:
     """The acknowledging thread of a run.
 
-    failure: the error for the next commit: another run owns the staging area, or the thread has ended.
+    failure: the error that ends the run: another run owns the staging area, or the thread has ended.
     acknowledged, failed_acks: the acks that the service has accepted and refused.
     """
 
@@ -57,14 +57,19 @@ class AckWorker:
     def flush(self, timeout: float, most: int = 0) -> bool:
         """Wait until at most `most` committed batches are left. Return whether `timeout` seconds were enough.
 
-        Returns at once if no ack is due within the time.
+        Returns at once if no ack is due within the time, or the thread has ended.
         """
         run = self._run
         until = run.now() + timeout
         with run.changed:
             run.changed.notify_all()
-            run.changed.wait_for(lambda: run.ledger.is_finished(most, until), timeout)
+            run.changed.wait_for(lambda: self.failure is not None or run.ledger.is_finished(most, until), timeout)
             return len(run.ledger.undeleted) <= most
+
+    def check(self) -> None:
+        """Raise `failure` if there is one."""
+        if self.failure is not None:
+            raise self.failure
 
     def end(self, timeout: float) -> None:
         """End the thread, within `timeout` seconds."""
@@ -78,7 +83,9 @@ class AckWorker:
             self._acknowledge_due()
         except Exception as error:
             _log.exception("no acks of `%s` are sent any more", self._run.subscription)
-            self.failure = error
+            with self._run.changed:
+                self.failure = error
+                self._run.changed.notify_all()
 
     def _acknowledge_due(self) -> None:
         run, ledger = self._run, self._run.ledger

@@ -67,8 +67,7 @@ class ActiveRun:
 
     def commit(self, batch: int) -> None:
         """Record that every batch up to `batch` is committed. Their acks are sent in the background."""
-        if self.worker.failure is not None:
-            raise self.worker.failure
+        self.worker.check()
         run, ledger = self.run, self.run.ledger
         with run.changed:
             numbers = [number for number in ledger.uncommitted if number <= batch]
@@ -133,6 +132,7 @@ class ActiveRun:
             self._record_drained(triggers.silence if pulled else self._options.idle_timeout)
         if self._are_acks_answered:
             self.worker.flush(self._times.flush)
+        self.worker.check()
         if triggers.drained_from is not None:
             self._warn_of_left_messages()
         return False
@@ -264,6 +264,7 @@ class ActiveRun:
         Raises ServiceError if that has been so for `connectTimeout`, or if there was no connection.
         """
         run, timeout = self.run, self._options.connect_timeout
+        self.worker.check()
         run.stream.check_outage(timeout)
         now = run.runtime.monotonic()
         if self.worker.answers > answers:

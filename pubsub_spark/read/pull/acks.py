@@ -38,7 +38,6 @@ _MERGED_IDS = 2 * MAX_IDS
 MAX_IN_FLIGHT = 48  # requests, 25 MB of ids
 # Of a request with such a status, ids that ErrorInfo does not name are accepted.
 _PARTLY = frozenset({grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION})
-_LATE_SECONDS = 5.0  # after the time-out of a call, until gRPC has ended it
 MIN_BYTES = 32 * 1024  # a link of 16 kbit/s carries that within half of the timeout of a request
 _log = logging.getLogger(__name__)
 
@@ -262,11 +261,9 @@ class _Sender:
 
     def _await(self, future: Any, sent: float, request: _Request) -> None:
         try:
-            future.result(self.timeout + _LATE_SECONDS)
+            future.result()
         except grpc.RpcError as error:
             self._sort(error, request)
-        except grpc.FutureTimeoutError:  # gRPC had no thread for the call, which never ends
-            self._send_again(request.ids, request.retries)
         else:
             self._window.answers += 1
             self._window.answered(self.runtime.monotonic() - sent, request.size)

@@ -25,7 +25,6 @@ import grpc
 
 from ...backend import Connection
 from ...backend.status import RETRYABLE, RETRYABLE_FOR_STREAM, delays, failure, is_credential_failure
-from ...errors import ServiceError
 from ..runtime import SYSTEM, Runtime
 from . import acks
 from .health import StreamHealth
@@ -283,15 +282,7 @@ class Stream:
         came = self._silent = False
         self._last_response = self.runtime.monotonic()
         self.health.opening(self._last_response)
-        try:
-            call = self.connection.streaming_pull(self.settings.subscription, self._until_none(requests))
-        except RuntimeError as error:  # gRPC serves none of its calls after that
-            raise ServiceError(
-                f"This process could not start a thread to pull from Subscription `{self.settings.subscription}` "
-                f"({error}). Raise its limit of threads (`ulimit -u`, or the pids limit of the container) and start "
-                "the query again."
-            ) from None
-        self._call = call
+        self._call = call = self.connection.streaming_pull(self.settings.subscription, self._until_none(requests))
         if self._closing.is_set():
             call.cancel()
         try:

@@ -6,6 +6,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from pubsub_spark.backend.connection import Connection, channel_options, proxy_variable
+from pubsub_spark.errors import ServiceError
 
 PROXIES = {"https_proxy": "http://u:p@proxy:3128", "http_proxy": "http://proxy:3128"}
 
@@ -40,3 +41,13 @@ def test_channel_that_cannot_be_closed_is_left():
     Connection(channel, "127.0.0.1:1", 1.0).close(timeout=0.01)
 
     over.set()
+
+
+def test_process_without_a_thread_for_a_call_is_told():
+    """gRPC serves no call of the channel after that, also when there are threads again."""
+    channel = MagicMock()
+    channel.unary_unary.return_value.future.side_effect = [RuntimeError("can't start new thread"), None]
+    broken = Connection(channel, "127.0.0.1:1", 1.0)
+    for call in (broken.acknowledge, broken.modify_ack_deadline):
+        with pytest.raises(ServiceError, match=r"could not start a thread .* limit of threads"):
+            call("projects/p/subscriptions/s", b"", 1.0)

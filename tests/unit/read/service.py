@@ -54,7 +54,7 @@ class Answer:
     def __init__(self, error: Exception | None) -> None:
         self._error = error
 
-    def result(self, timeout: float | None = None) -> bytes:
+    def result(self) -> bytes:
         if self._error is not None:
             raise self._error
         return b""

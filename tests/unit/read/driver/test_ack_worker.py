@@ -396,7 +396,9 @@ def test_unexpected_error_ends_the_query(running: Running):
     no_stream: Any = None
     worker = AckWorker(replace(running.run, stream=no_stream))
 
-    running.until(lambda: isinstance(worker.failure, AttributeError))
+    assert not worker.flush(LONG)
+    with pytest.raises(AttributeError):
+        worker.check()
     worker.end(LONG)
 
 

@@ -241,7 +241,7 @@ def test_messages_are_taken_while_no_extension_is_answered(run_of: RunOf):
     over = threading.Event()
 
     class Stalled(Answer):
-        def result(self, timeout: float | None = None) -> bytes:
+        def result(self) -> bytes:
             assert over.wait(LONG)
             return super().result()
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pubsub_spark.read.pull import acks
 from pubsub_spark.read.runtime import Runtime
-from tests.unit.read.service import SUBSCRIPTION, Answer, Service, StatusError
+from tests.unit.read.service import SUBSCRIPTION, Service, StatusError
 
 LARGEST = acks.Window(bytes=acks.MAX_BYTES)
 
@@ -270,21 +270,6 @@ def test_request_counts_as_answered_unless_all_its_ids_are_sent_again(reasons: d
     assert answers == window.answers
 
 
-def test_call_that_never_ends_is_unanswered():
-    """gRPC could start no thread for it."""
-
-    class Unserved(Answer):
-        def result(self, timeout: float | None = None) -> bytes:
-            assert timeout is not None
-            raise grpc.FutureTimeoutError
-
-    class Broken(Service):
-        def acknowledge(self, subscription: str, request: bytes, timeout: float) -> Answer:
-            return Unserved(None)
-
-    assert ["a"] == ask(Broken(), ids("a")).unanswered.to_pylist()
-
-
 def test_failed_ids_have_one_order():
     """The service names them in a map of protobuf, whose order differs from process to process."""
     failing = [f"ack-{n}" for n in range(9)]
@@ -428,7 +413,7 @@ class Link:
         self._free_at = max(now, self._free_at) + len(request) / self._bytes_per_second
         answered_at, given_up_at = self._free_at + 0.05, now + timeout
 
-        def result(_: float) -> None:
+        def result() -> None:
             self.runtime.sleep(max(0.0, min(answered_at, given_up_at) - self.runtime.monotonic()))
             if answered_at > given_up_at:
                 raise StatusError(grpc.StatusCode.DEADLINE_EXCEEDED)

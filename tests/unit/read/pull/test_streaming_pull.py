@@ -11,7 +11,7 @@ import grpc
 import pytest
 from google.pubsub_v1 import types
 
-from pubsub_spark.errors import MissingError, PubSubError, ServiceError
+from pubsub_spark.errors import MissingError, PubSubError
 from pubsub_spark.read.pull.streaming_pull import StreamingPull, StreamSettings
 from tests.engine import until
 from tests.unit.read.service import AT_ONCE, SUBSCRIPTION, Service, StatusError, response
@@ -47,17 +47,6 @@ def test_stream_whose_probe_failed_is_probed_again():
     until(lambda: stream.health.connected, "another probe")
     stream.close()
     requests.join()
-
-
-def test_process_without_a_thread_for_the_stream_is_told():
-    class Full(Service):
-        def streaming_pull(self, subscription: str, requests: Any) -> Any:
-            raise RuntimeError("can't start new thread")
-
-    stream = _stream(Full())
-    with pytest.raises(ServiceError, match=r"could not start a thread to pull from Subscription .* limit of threads"):
-        stream.take(LONG)
-    stream.close()
 
 
 @pytest.mark.parametrize("code", [Code.INTERNAL, Code.UNKNOWN, Code.ABORTED])
