@@ -321,20 +321,17 @@ class ActiveRun:
         for thread in (self.worker, self.extender):
             thread.end(max(0.0, end - run.runtime.monotonic()))
         buffered = run.stream.close()
-        failed = acks.nack(run.connection, run.subscription, buffered, timeout if answers else 0.0, run.runtime)
+        is_returned = False
+        with suppress(PubSubError):  # the process may have no thread for it
+            failed = acks.nack(run.connection, run.subscription, buffered, timeout if answers else 0.0, run.runtime)
+            is_returned = failed.complete and not len(failed.unanswered)
         now, wall = run.now(), run.runtime.wall()
         with run.changed:
             if buffered:
                 ledger.returned(now)
             left = ledger.footers(ledger.undeleted)
             # Messages may be leased: of tasks, redeliveries, or of a batch that could not be staged.
-            is_leased = (
-                len(failed.unanswered)
-                or not failed.complete
-                or ledger.uncommitted
-                or ledger.has_redelivered
-                or self.has_failed
-            )
+            is_leased = not is_returned or ledger.uncommitted or ledger.has_redelivered or self.has_failed
             until = max(ledger.leased_until, self._tasks_lease_until if ledger.in_doubt.runs else 0.0)
             seconds = DOUBT_SECONDS if is_leased else until - now
         # A failure reaches Spark after this. If it is the store, it is not waited for as long again.
