@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pubsub_spark.errors import StagingError
+from pubsub_spark.errors import ServiceError, StagingError
 from pubsub_spark.options import ReadOptions
 from pubsub_spark.read.driver.active_run import ActiveRun
 from pubsub_spark.read.driver.in_doubt import DOUBT_SECONDS
@@ -183,6 +183,36 @@ def test_next_run_knows_until_when_messages_of_a_failed_plan_are_leased(running:
 
     left = running.staging.begin_run(running.runtime.wall(), DOUBT_SECONDS) - running.runtime.wall()
     assert 1200 == pytest.approx(left, abs=10)
+
+
+def test_next_run_knows_until_when_messages_are_leased_that_could_not_be_returned(
+    run_of: Callable[..., Running], active: Active
+):
+    """The process could start no thread for the call."""
+
+    class Full(service.Service):
+        def modify_ack_deadline(self, subscription: str, request: bytes, timeout: float) -> Answer:
+            raise ServiceError("This process could not start a thread.")
+
+    running = run_of(service=Full())
+    run = active(of=running)
+    running.arrive("a")
+    run.end()
+
+    left = running.staging.begin_run(running.runtime.wall(), DOUBT_SECONDS) - running.runtime.wall()
+    assert 1200 == pytest.approx(left, abs=10)
+
+
+def test_run_without_its_ack_thread_does_not_end_as_a_success(running: Running, active: Active):
+    """Its last call commits the last batch and waits for its acks."""
+    run = active(triggers=Triggers(0.01, drained_from=0.0))
+    running.arrive("a")
+    run.partitions(1, BUDGET)
+    run.commit(1)
+    assert run.worker.flush(LONG)
+    run.worker.failure = MemoryError("malloc failed")
+    with pytest.raises(MemoryError, match="malloc failed"):
+        run.next_batch(running.staging.stream)
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "a message is returned", "a redelivery comes", "a message comes"])
