@@ -62,8 +62,16 @@ def _was_late(record: Record, repeat: Repeat) -> bool:
     return any(repeat.message_id in ids for at, ids in record.notes["response late"] if at <= repeat.first)
 
 
-def _acknowledged_late(record: Record, repeat: Repeat) -> bool:
-    """The first run has acknowledged its batch after the second one had read the ids in doubt of the area."""
+def _read_by_another(record: Record, repeat: Repeat) -> bool:
+    """One of two runs has acknowledged its batch after the other one had read the ids in doubt of the area.
+
+    Or one has committed a batch while the other one started. The latter takes the ids of that batch for those of a
+    checkpoint that was put back, and deletes them, before it fails.
+    """
+    if any(
+        at <= repeat.again and message_id == repeat.message_id for at, message_id in record.notes["forgotten behind"]
+    ):
+        return True
     [stream, number] = next(commit.batch for at, commit in record.committed[repeat.message_id] if at == repeat.first)
     acked = [at for at in record.acked[repeat.message_id] if at <= repeat.again]
     late = [batch for at, batch in record.notes["acknowledged late"] if at <= repeat.again]
@@ -153,7 +161,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "another query",
         "another query, or another `readStream` of the same query, reads the subscription, and an ack failed",
-        _acknowledged_late,
+        _read_by_another,
     ),
     Case("seek", "a seek moves the subscription back", _sought),
     Case("staging lost", "files of the staging area were removed, truncated, or are in another area", _staging_lost),

@@ -69,7 +69,7 @@ def check_repeats(record: Record) -> Counter[str]:
     return named
 
 
-def check_deletion(record: Record, path: str, content: bytes, left: Mapping[str, bytes]) -> None:
+def check_deletion(record: Record, path: str, content: bytes, left: Mapping[str, bytes], by: str) -> None:
     """Check I5 when a query deletes a file: a committed message that no other file knows has been acknowledged.
 
     Its next delivery would be a row again, also if none comes in this history.
@@ -81,7 +81,9 @@ def check_deletion(record: Record, path: str, content: bytes, left: Mapping[str,
         forgotten -= product.known_ids(other, kept, sorted(forgotten))
     for message_id in sorted(forgotten):
         first, _ = record.committed[message_id][0]
-        if name_of(record, Repeat(message_id, first, record.hub.now, False)) is None:
+        if record.is_behind(by):
+            record.note("forgotten behind", message_id)
+        elif name_of(record, Repeat(message_id, first, record.hub.now, False)) is None:
             record.violate("I5", f"{short([message_id])} is forgotten with {path}, and was not acknowledged")
 
 

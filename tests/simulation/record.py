@@ -193,8 +193,8 @@ class Record:
             if ids[0] != ids[1] and batch not in self.unmarked:
                 self.violate("I2", f"an action on batch {batch[1]} has the rows {short(ids[1])} after {short(ids[0])}")
 
-    def commit(self, commit: Commit, has_all: bool) -> None:
-        """Record that Spark has written a batch to its commit log.
+    def commit(self, commit: Commit, by: str, has_all: bool) -> None:
+        """Record that Spark has written a batch to its commit log. by: the name of the application.
 
         has_all: whether it must have all rows that were yielded in any area. Not if an action was partial, or with
         failOnDataLoss=false.
@@ -206,11 +206,17 @@ class Record:
             if lost:
                 self.violate("I2", f"batch {commit.batch[1]} is committed without its rows {short(sorted(lost))}")
         self.commits.append(commit)
+        self.note("commit", by)
         self.counted.pop(commit.batch, None)  # it is not of an earlier commit, which a rollback undid
         for partition in commit.rows.values():
             for message_id, _ in partition:
                 self.committed[message_id].append((self.hub.now, commit))
         self.tell("spark", "commits batch %s of checkpoint %s", commit.batch[1], commit.checkpoint)
+
+    def is_behind(self, application: str) -> bool:
+        """Return whether another application has committed a batch since this one was started."""
+        started = min((at for at, name in self.notes["start"] if name == application), default=math.inf)
+        return any(at >= started and name != application for at, name in self.notes["commit"])
 
     def roll_back(self, batches: set[Batch], applications: set[str]) -> None:
         """Record that a checkpoint has lost batches: messages that are not acked are rows again, of other batches.

@@ -281,7 +281,7 @@ class Application:
             raise BatchFailedError("another query has written to the commit log")
         log.commits.add(number)
         commit = Commit(self.hub.now, log.name, number, (end.stream, end.batch), self.sink.written[number])
-        self._record.commit(commit, is_whole and self._task_options.fail_on_data_loss)
+        self._record.commit(commit, self.name, is_whole and self._task_options.fail_on_data_loss)
 
     def _write(self) -> None:
         """Take the time of a write, at which the driver may be killed."""

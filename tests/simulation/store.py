@@ -30,14 +30,15 @@ def _store(key: int) -> SimStore:
 class SimStore:
     """One store. Pickled by reference. is_local: whether it is a folder of the machine, which may lose power.
 
-    on_delete: called when a query has deleted a file, with its path, its content and the files that are left.
+    on_delete: called when a query has deleted a file, with its path, its content, the files that are left, and the
+    name of the process.
     """
 
     def __init__(self, hub: Hub, faults: Faults, record: Record, location: str, is_local: bool = False) -> None:
         self.location, self.is_local = location, is_local
         self._hub, self._faults, self._record = hub, faults, record
         self.files: dict[str, bytes] = {}
-        self.on_delete: Callable[[str, bytes, Mapping[str, bytes]], None] = lambda *_: None
+        self.on_delete: Callable[[str, bytes, Mapping[str, bytes], str], None] = lambda *_: None
         self.delays: dict[tuple[str, str], float] = {}  # seconds that a call takes, by verb and name of the file
         self._writing: dict[int, tuple[str, bytes]] = {}  # writes that are not answered, by a number
         self._written = 0
@@ -83,10 +84,12 @@ class SimStore:
         return self._ask(found, "lists", prefix)
 
     def delete(self, path: str) -> None:
+        by = self._hub.running().process.name if not self._hub.is_over else ""
+
         def deleted() -> None:
             content = self.files.pop(path, None)
             if content is not None:
-                self.on_delete(path, content, self.files)
+                self.on_delete(path, content, self.files, by)
 
         self._ask(deleted, "deletes", path)
 

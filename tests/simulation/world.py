@@ -106,6 +106,7 @@ class World:
         name = f"run {len(self.applications) + 1}"
         trigger = query.trigger + ("" if query.passes_start else " on Spark 4.0")
         self.record.tell("operator", "starts %s: %s", name, trigger)
+        self.record.note("start", name)
         application = Application(self, query, name)
         self.applications.append(application)
         return application
