@@ -90,25 +90,23 @@ class Connection:
         return Admin(self._channel, self.address, self.connect_timeout, proxy_variable(self.address, os.environ))
 
     def publish(self, topic: str, request: bytes, timeout: float) -> Any:
-        return self._start(self._publish.future, request, timeout=timeout, metadata=_headers("topic", topic))
+        return self._start(self._publish.future, "topic", topic, request, timeout=timeout)
 
     def acknowledge(self, subscription: str, request: bytes, timeout: float) -> Any:
-        headers = _headers("subscription", subscription)
-        return self._start(self._acknowledge.future, request, timeout=timeout, metadata=headers)
+        return self._start(self._acknowledge.future, "subscription", subscription, request, timeout=timeout)
 
     def modify_ack_deadline(self, subscription: str, request: bytes, timeout: float) -> Any:
-        headers = _headers("subscription", subscription)
-        return self._start(self._modify.future, request, timeout=timeout, metadata=headers)
+        return self._start(self._modify.future, "subscription", subscription, request, timeout=timeout)
 
     def streaming_pull(self, subscription: str, requests: Iterator[bytes]) -> Any:
         """Open a StreamingPull. The call is an iterator of StreamingPullResponse bytes, ended by `cancel()`."""
-        return self._start(self._streaming_pull, requests, metadata=_headers("subscription", subscription))
+        return self._start(self._streaming_pull, "subscription", subscription, requests)
 
-    def _start(self, call: Callable[..., Any], *args: Any, **how: Any) -> Any:
+    def _start(self, call: Callable[..., Any], field: str, name: str, request: Any, **how: float) -> Any:
         """Start a call. Raises ServiceError if the process has no thread for it, and from then on: gRPC serves none."""
         if self._failure is None:
             try:
-                return call(*args, **how)
+                return call(request, metadata=_headers(field, name), **how)
             except RuntimeError as error:
                 self._failure = ServiceError(
                     f"This process could not start a thread for calls to `{self.address}` ({error}). Raise its limit "

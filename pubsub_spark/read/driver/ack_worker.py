@@ -258,7 +258,7 @@ class AckWorker:
         return True
 
     def check_owner(self) -> None:
-        """Raise StagingError if another run has taken over, and remember it for the next commit."""
+        """Raise StagingError if another run has taken over, and remember it for `check`."""
         if taken_over := fencing.taken_over(self._run.staging):
             self.failure = taken_over
             raise taken_over
