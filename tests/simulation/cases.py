@@ -72,10 +72,10 @@ def _read_by_another(record: Record, repeat: Repeat) -> bool:
         at <= repeat.again and message_id == repeat.message_id for at, message_id in record.notes["forgotten behind"]
     ):
         return True
-    [stream, number] = next(commit.batch for at, commit in record.committed[repeat.message_id] if at == repeat.first)
+    first = [commit.batch for at, commit in record.committed[repeat.message_id] if at == repeat.first]
     acked = [at for at in record.acked[repeat.message_id] if at <= repeat.again]
     late = [batch for at, batch in record.notes["acknowledged late"] if at <= repeat.again]
-    return not acked and any(stream == other and number <= last for other, last in late)
+    return not acked and any(stream == other and number <= last for stream, number in first for other, last in late)
 
 
 def _sought(record: Record, repeat: Repeat) -> bool:
@@ -106,6 +106,18 @@ def _clocks_were_apart(record: Record, repeat: Repeat) -> bool:
     return is_ahead or (suspended and bool(record.notes["clocks apart"]))
 
 
+def _machine_paused(record: Record, repeat: Repeat) -> bool:
+    return any(at <= repeat.again for at, _ in record.notes["paused"])
+
+
+def _written_again(record: Record, repeat: Repeat) -> bool:
+    return any(at == repeat.again and repeat.message_id in ids for at, ids in record.notes["written again"])
+
+
+def _published_twice(record: Record, repeat: Repeat) -> bool:
+    return any(repeat.message_id == message_id for _, message_id in record.notes["published twice"])
+
+
 def _staged(record: Record, message_id: str) -> Iterator[tuple[Commit, Staged]]:
     """Yield the parts of committed batches that have a message."""
     for commit in record.commits:
@@ -131,6 +143,14 @@ def _was_replayed_elsewhere(record: Record, message_id: str, by: str) -> bool:
         if before and not any(commit.at < other.at <= returns for other in record.commits):
             return True
     return False
+
+
+def _was_counted_again(record: Record, message_id: str, by: str) -> bool:
+    return any(message_id == known for _, known in record.notes["counted again"])
+
+
+def _was_never_written(record: Record, message_id: str, by: str) -> bool:
+    return any(message_id in ids for _, ids in record.notes["never written"])
 
 
 def _was_staged_after_a_loss(record: Record, message_id: str, by: str) -> bool:
@@ -182,6 +202,13 @@ CASES: tuple[Case, ...] = (
         "have expired",
         _clocks_were_apart,
     ),
+    Case(
+        "machine paused",
+        "the driver's machine was paused by its hypervisor for longer than a lease",
+        _machine_paused,
+    ),
+    Case("written again", "the sink is not idempotent and Spark repeats a batch", _written_again),
+    Case("published twice", "the publisher published it twice", _published_twice),
 )
 
 
@@ -199,19 +226,14 @@ LOSSES: tuple[Loss, ...] = (
         "attempt stages its messages after that",
         _was_staged_after_a_loss,
     ),
+    Loss("counted again", "an emulator counts its messages from 1 again after a restart", _was_counted_again),
+    Loss("never written", "your `foreachBatch` function returns before its writes finish", _was_never_written),
 )
 ENDED = {  # by the service, in `Message.ended`
     "seek": "you ask for it",
     "dead letter": "Pub/Sub drops it",
     "recreated": "Pub/Sub drops it",
 }
-NOT_CHECKED = (  # done by the sink, the publisher, a function, a hypervisor or an emulator
-    "the driver's machine was paused by its hypervisor for longer than a lease",
-    "an emulator counts its messages from 1 again after a restart",
-    "the sink is not idempotent and Spark repeats a batch",
-    "the publisher published it twice",
-    "your `foreachBatch` function returns before its writes finish",
-)
 
 
 def loss_of(record: Record, message_id: str, by: str) -> str:

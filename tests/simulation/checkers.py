@@ -7,7 +7,8 @@ I2  every evaluation of a batch has the same rows                       at each 
 I3  in the end everything is a committed row, and acked                 after the quiet runs
 I4  every run ends or makes progress within bounds                      in `history`
 I5  a row is repeated only in the cases of `cases`, and never in the    at the end
-    driver's part of a batch. A task stages nothing after its lease     at each part (`Record.stage`)
+    driver's part of a batch. The sink has it once for each commit.
+    A task stages nothing after its lease                               at each part (`Record.stage`)
     and no query deletes the last file that knows a message to come     at each deletion
 I6  kept state is bounded by uncommitted and in-doubt messages          at the end
 keys  messages of an ordering key are in order, in partition and batches   at the end
@@ -51,22 +52,45 @@ def undelivered(record: Record) -> list[str]:
     return [m.id for m in record.messages.values() if not m.ended and m.id not in record.committed]
 
 
-def check_repeats(record: Record) -> Counter[str]:
-    """Check I5. Returns the number of repeats of each case."""
-    named: Counter[str] = Counter()
+def check_repeats(record: Record) -> None:
+    """Check I5 in the committed batches, and count the repeats of each case."""
+    rows: dict[bytes, tuple[str, float]] = {}  # the message that is a row, and since when, by data
     for message_id, commits in record.committed.items():
         for (first, before), (again, after) in pairwise(commits):
-            repeat = Repeat(message_id, first, again, before is after)
-            case = name_of(record, repeat)
-            if case is None:
-                record.violate(
-                    "I5",
-                    f"{short([message_id])} is a row of batch {before.batch[1]} at {first:.3f} s and again of batch "
-                    f"{after.batch[1]} at {again:.3f} s, and no case of guarantee.md explains it",
-                )
-            else:
-                named[case] += 1
-    return named
+            _check_repeat(record, Repeat(message_id, first, again, before is after), f"of batch {after.batch[1]}")
+        for at, _ in commits[:1]:
+            other, first = rows.setdefault(record.messages[message_id].data, (message_id, at))
+            if other != message_id:
+                _check_repeat(record, Repeat(message_id, first, at, False), f"with the data of {short([other])}")
+
+
+def _check_repeat(record: Record, repeat: Repeat, what: str) -> None:
+    case = name_of(record, repeat)
+    record.repeats[str(case)] += 1
+    if case is None:
+        record.violate(
+            "I5",
+            f"{short([repeat.message_id])} is a row at {repeat.first:.3f} s and again {what} at {repeat.again:.3f} s, "
+            "and no case of guarantee.md explains it",
+        )
+
+
+def check_sink(record: Record) -> None:
+    """Check I1 and I5 in the sink: it has each row once for each commit, but in the cases of `cases`.
+
+    A rollback takes rows away from the sink, and a new checkpoint leaves rows there of batches that are not committed.
+    """
+    if record.notes["rolled back"] or record.notes["new checkpoint"]:
+        return
+    for message_id, commits in record.committed.items():
+        written = record.sunk[message_id]
+        for again in written[len(commits) :]:
+            _check_repeat(record, Repeat(message_id, written[0], again, False), "in the sink")
+        message = record.messages[message_id]
+        if len(written) < len(commits):
+            message.ended = loss_of(record, message_id, "the sink")
+            if not message.ended:
+                record.violate("I1", f"{short([message_id])} is a row of a committed batch, and is not in the sink")
 
 
 def check_deletion(record: Record, path: str, content: bytes, left: Mapping[str, bytes], by: str) -> None:

@@ -14,7 +14,6 @@ A `Plan` can leave things out, so that a failed history can be made smaller (`sh
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from pubsub_spark.emulator.state.settings import DAY, Settings
@@ -105,7 +104,6 @@ class Outcome:
     violation: Violation | None
     record: Record
     rates: dict[str, float] = field(default_factory=dict)
-    repeats: Counter[str] = field(default_factory=Counter)
     steps: int = 0
     runs: int = 0
     hit: int = 0
@@ -130,7 +128,7 @@ def run(plan: Plan) -> Outcome:
     world, record = history.world, history.world.record
     world.run(history.operate, plan.seed)
     rates, runs = faults.rates, len(world.applications)
-    return Outcome(plan, record.violation, record, rates, history.repeats, world.hub.steps, runs, faults.hit)
+    return Outcome(plan, record.violation, record, rates, world.hub.steps, runs, faults.hit)
 
 
 def _setup(chooser: Chooser, faults: Faults, kind: _Kind) -> Setup:
@@ -196,7 +194,6 @@ class History:
 
     def __init__(self, plan: Plan, world: World, kind: _Kind) -> None:
         self.world, self._kind = world, kind
-        self.repeats: Counter[str] = Counter()
         self._chooser, self._faults, self._record = world.chooser, world.faults, world.record
         self._query = _query(world.chooser, world.service.response, kind)
         if world.service.schema is not None:
@@ -438,7 +435,7 @@ class History:
     def _check_end(self) -> None:
         record, world = self._record, self.world
         world.check_end()
-        self.repeats = checkers.check_repeats(record)
+        checkers.check_repeats(record)
         checkers.check_driver_parts(record)
         if not any(record.notes[kind] for kind in _LOSSES) and self._chooser.chance(0.3):
             world.wait(2 * _LEASES_SECONDS)

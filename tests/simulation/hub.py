@@ -45,8 +45,11 @@ class Machine:
         self.is_asleep = False
         self.processes: dict[Process, None] = {}  # in order, so that a seed is one history
 
-    def sleep(self, hub: Hub, seconds: float) -> None:
-        """Run none of the processes for so long. The monotonic clock stands still."""
+    def sleep(self, hub: Hub, seconds: float, is_paused: bool = False) -> None:
+        """Run none of the processes for so long. The monotonic clock stands still.
+
+        is_paused: by a hypervisor, so that the boot time clock stands still as well.
+        """
         if self.is_asleep:
             return
         self.is_asleep = True
@@ -55,7 +58,10 @@ class Machine:
         def wake_up() -> None:
             self.is_asleep = False
             slept = hub.now - before
-            self.slept += slept
+            if is_paused:
+                self.base -= slept
+            else:
+                self.slept += slept
             for process in list(self.processes):
                 for thread in process.threads:
                     if thread.waiting and thread.until < math.inf:

@@ -62,9 +62,10 @@ def driver(
     buffered: int,
     runtime: Runtime,
     reader: TopicSchema | None,
+    metrics_store: Any,
 ) -> QueryDriver:
     """Return the driver of one start of a query. buffered: the most messages that its stream buffers."""
-    start = Start(options, backend, store, runtime, reader, max_buffered=buffered)
+    start = Start(options, backend, store, runtime, reader, max_buffered=buffered, metrics_store=metrics_store)
     return QueryDriver(start, fetch_partitions, is_stopping, may_be_asked_once)
 
 

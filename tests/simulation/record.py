@@ -6,7 +6,7 @@ The checkers and the cases read nothing else. `tell` adds a line to the timeline
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -74,6 +74,7 @@ class Record:
     committed: dict[str, list[tuple[float, Commit]]] = field(default_factory=lambda: defaultdict(list))
     evaluations: dict[tuple[Batch, str], dict[int, Rows]] = field(default_factory=lambda: defaultdict(dict))
     sunk: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # written by the sink, by id
+    repeats: Counter[str] = field(default_factory=Counter)  # by the name of their case
     staged: dict[Batch, list[Staged]] = field(default_factory=lambda: defaultdict(list))
     counted: dict[Batch, float] = field(default_factory=dict)  # when a driver has listed a batch after its commit
     unstaged: set[Batch] = field(default_factory=set)  # whose staged files something else has removed or cut short
@@ -112,7 +113,11 @@ class Record:
             self.tell("checker", "%s: %s", invariant, what)
 
     def publish(self, message: Message) -> None:
-        """Record that a message was published."""
+        """Record that a message was published. One that has the id of an earlier one takes its place."""
+        if message.id in self.messages:
+            self.note("counted again", message.id)
+            for known in (self.delivered, self.acked, self.committed, self.sunk):
+                known.pop(message.id, None)
         self.messages[message.id] = message
 
     def deliver(self, ids: list[str], to: str, leased_until: float) -> None:

@@ -36,7 +36,7 @@ class Summary:
         self.steps += outcome.steps
         self.messages += outcome.messages
         self.kinds.update(outcome.rates)
-        self.repeats += outcome.repeats
+        self.repeats += outcome.record.repeats
         self.losses.update(message.ended for message in outcome.record.messages.values() if message.ended)
         self.violation = outcome.violation or self.violation
 

@@ -15,17 +15,20 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from pubsub_spark.emulator.state.settings import DAY, Settings
 from pubsub_spark.options import ReadOptions
 from tests.simulation import checkers, product
 from tests.simulation.chooser import Enumerated, Fixed
 from tests.simulation.connection import ADDRESS
+from tests.simulation.faults import Faults
 from tests.simulation.history import BUFFERED_RESPONSES, SINGLE_BATCH_RUNS
 from tests.simulation.hub import Process
 from tests.simulation.schemas import Schema
 from tests.simulation.service import DEAD_LETTERS, SUBSCRIPTION
-from tests.simulation.spark import AVAILABLE_NOW, ONCE, PROCESSING_TIME, Application, Query
+from tests.simulation.spark import AVAILABLE_NOW, ONCE, PROCESSING_TIME, Application, Query, Sink
+from tests.simulation.store import SimStore
 from tests.simulation.world import Setup, World
 
 _SINK_SECONDS = 30.0  # of a batch after the crash
@@ -52,6 +55,7 @@ _BEFORE_DELETION_SECONDS = 20.0  # after which ids in doubt are not so any more
 _LONG_IDLE_SECONDS = 150.0
 _KEPT_DAYS = 10  # after which ids in doubt are forgotten
 _BACKLOG = 30  # messages
+_METRICS = "shop-orders.prom"
 
 
 def _query(trigger: str, passes_start: bool, pull_seconds: float = 1.0, messages: int = 2) -> Query:
@@ -79,10 +83,7 @@ def _crash(world: World, choices: Enumerated) -> None:
         world.wait(1.0)
     _stop(world, application)
     application.driver.on_operation = None
-    for _ in range(SINGLE_BATCH_RUNS if query.is_asked_once else 2):
-        if not world.is_delivered:
-            world.run_quietly(world.start(replace(query, sink_seconds=_SINK_SECONDS)))
-            world.wait(_LEASES_SECONDS)
+    _run_until_delivered(world, replace(query, sink_seconds=_SINK_SECONDS))
     _check(world)
 
 
@@ -689,6 +690,110 @@ def _read_a_backlog(world: World, choices: Enumerated) -> None:
     _check(world)
 
 
+def _pause_the_machine(world: World, choices: Enumerated) -> None:
+    """Pause the driver's machine at any point, for longer than a lease. None of its clocks shows it."""
+    query = _query(*choices.pick(_TRIGGERS))
+    world.publish(1)
+    world.publish(1)
+    application = world.start(query)
+    pause = partial(application.pause, application.driver, _LEASES_SECONDS)
+    application.driver.on_operation = _once(choices, pause)
+    world.wait(_LEASES_SECONDS + 30.0)
+    _stop(world, application)
+    application.driver.on_operation = None
+    _run_until_delivered(world, query)
+    _check(world)
+
+
+def _write_twice(world: World, choices: Enumerated) -> None:
+    """Kill the driver at any point. The sink skips no batch that it has."""
+    world.sink = Sink(is_idempotent=False)
+    query = _query(*choices.pick(_TRIGGERS))
+    world.publish(1)
+    application = world.start(query)
+    application.driver.on_operation = _once(choices, application.driver.kill)
+    world.wait(_PULL_SECONDS)
+    _stop(world, application)
+    _run_until_delivered(world, query)
+    _check(world)
+
+
+def _write_late_to_the_sink(world: World, choices: Enumerated) -> None:
+    """Kill the driver at any point. The function of `foreachBatch` returns before its writes are finished."""
+    world.sink = Sink(lag=2.0)
+    query = _query(PROCESSING_TIME, choices.pick((True, False)))
+    world.publish(1)
+    application = world.start(query)
+    application.driver.on_operation = _once(choices, application.driver.kill)
+    world.wait(_PULL_SECONDS)
+    _stop(world, application)
+    _run_until_delivered(world, query)
+    _check(world)
+
+
+def _publish_twice(world: World, choices: Enumerated) -> None:
+    """Publish a message again, before or after the first one is a row."""
+    query = _query(*choices.pick(_TRIGGERS))
+    application = world.start(query)
+    world.publish(1)
+    world.wait(choices.pick((0.0, _PULL_SECONDS)))
+    world.publish_again()
+    world.wait(_PULL_SECONDS)
+    _stop(world, application)
+    _run_until_delivered(world, query)
+    _check(world)
+
+
+def _count_again(world: World, choices: Enumerated) -> None:
+    """Keep the checkpoint while an emulator restarts without its messages, and uses their ids again.
+
+    The acks of the messages before it were accepted, or not, or not at first.
+    """
+    query = _query(*choices.pick(_TRIGGERS))
+    world.service.quota_until = world.hub.now + choices.pick((0.0, _LATE_ACKS_SECONDS, DAY))
+    world.publish(1)
+    application = world.start(query)
+    world.wait(choices.pick(_IN_A_PULL_SECONDS))
+    _stop(world, application)
+    world.service.quota_until = 0.0
+    world.service.count_again()
+    world.publish(1)
+    _run_until_delivered(world, query)
+    _check(world)
+
+
+def _report_metrics(world: World, choices: Enumerated) -> None:
+    """Kill the driver at any point while it writes metrics into a store that takes them, refuses them, or is slow.
+
+    If it takes them, and no run was killed, the file counts all rows.
+    """
+    refuses, seconds = choices.pick(((0.0, 0.0), (1.0, 0.0), (0.0, _PULL_SECONDS)))
+    faults = Faults(Fixed(), {"store refuses": refuses})
+    store = world.metrics_store = SimStore(world.hub, faults, world.record, "sim://metrics")
+    store.delays["writes", _METRICS] = seconds
+    query = _query(PROCESSING_TIME, passes_start=True)
+    world.publish(1)
+    application = world.start(query)
+    application.driver.on_operation = _once(choices, application.driver.kill)
+    world.wait(_PULL_SECONDS)
+    _stop(world, application)
+    world.publish(1)
+    _run_until_delivered(world, query)
+    _check(world)
+    counted = b'messages_total{subscription="projects/shop/subscriptions/orders"} 2\n'
+    if not (refuses or application.is_killed) and counted not in store.files.get(_METRICS, b""):
+        world.record.violate("I4", f"the metrics are {store.files}")
+    store.close()
+
+
+def _run_until_delivered(world: World, query: Query) -> None:
+    """Run the query as often as it may need."""
+    for _ in range(SINGLE_BATCH_RUNS if query.is_asked_once else 2):
+        if not world.is_delivered:
+            world.run_quietly(world.start(query))
+            world.wait(_LEASES_SECONDS)
+
+
 def _read_after_silences(world: World, query: Query) -> None:
     """Run the query to the end. Each message comes after a silence, and redeliveries may be due during it."""
     application = world.start(query)
@@ -822,4 +927,10 @@ SCENARIOS = (
     (_plan_with_a_later_schema, Setup(Settings(ack_deadline=10))),
     (_change_the_schema, Setup(Settings(ack_deadline=10))),
     (_read_a_backlog, Setup(Settings(ack_deadline=10), response=2)),
+    (_pause_the_machine, Setup(Settings(ack_deadline=10))),
+    (_write_twice, Setup(Settings(ack_deadline=10))),
+    (_write_late_to_the_sink, Setup(Settings(ack_deadline=10))),
+    (_publish_twice, Setup(Settings(ack_deadline=10))),
+    (_count_again, Setup(Settings(ack_deadline=10))),
+    (_report_metrics, Setup(Settings(ack_deadline=10))),
 )

@@ -203,12 +203,7 @@ class Service:
         self.hub, self.faults, self.record = hub, faults, record
         self.chooser = hub.chooser
         self.settings, self.response = settings, response
-        self.broker = Broker(remembered=0)
-        self.topic = self.broker.create_topic(TOPIC)
-        self.broker.create_subscription(
-            DEAD_SUBSCRIPTION, self.broker.create_topic(DEAD_LETTERS), Settings(ttl=math.inf), self.now
-        )
-        self.subscription = self.broker.create_subscription(SUBSCRIPTION, self.topic, settings, self.now)
+        self._create()
         self.schema = Schema() if "schema changed" in faults.rates else None
         self.streams: list[Stream] = []
         self.leased: dict[int, str] = {}  # message ids by lease
@@ -216,6 +211,14 @@ class Service:
         self.is_transient = False  # whether the service names each id that has no quota
         self._tick_at = math.inf
         self._dead = 0  # messages in the dead-letter subscription
+
+    def _create(self) -> None:
+        self.broker = Broker(remembered=0)
+        self.topic = self.broker.create_topic(TOPIC)
+        self.broker.create_subscription(
+            DEAD_SUBSCRIPTION, self.broker.create_topic(DEAD_LETTERS), Settings(ttl=math.inf), self.now
+        )
+        self.subscription = self.broker.create_subscription(SUBSCRIPTION, self.topic, self.settings, self.now)
 
     @property
     def now(self) -> float:
@@ -382,6 +385,14 @@ class Service:
         self.changed()
         self.subscription = self.broker.create_subscription(SUBSCRIPTION, self.topic, self.settings, self.now)
         self.changed()
+
+    def count_again(self) -> None:
+        """Restart as an emulator that keeps nothing, and counts messages and leases from 1 again."""
+        self.record.tell("service", "restarts, and counts from 1 again")
+        for message in self.record.messages.values():
+            message.ended = message.ended or "recreated"
+        self.end_streams()
+        self._create()
 
     def resend(self) -> None:
         """Continue after a silence: messages sent meanwhile are lost, and the service has dropped its streams."""

@@ -69,9 +69,15 @@ def _offset(text: str) -> Any:
 
 @dataclass
 class Sink:
-    """An idempotent sink: it skips a batch that it has. Rows are kept by batch and partition."""
+    """A sink. Rows are kept by batch and partition.
+
+    is_idempotent: whether it skips a batch that it has. lag: seconds from the return of its function until its writes
+    are finished, which a process that has ended never does.
+    """
 
     written: dict[int, dict[int, Rows]] = field(default_factory=dict)
+    is_idempotent: bool = True
+    lag: float = 0.0
 
 
 @dataclass
@@ -114,6 +120,7 @@ class Application:
         self.hub, self.query, self.name = world.hub, query, name
         self.checkpoint, self.sink = world.checkpoint, world.sink
         self._backend, self._store, self._faults = world.backend, world.store, world.faults
+        self._metrics_store = world.metrics_store
         self._record, self._machines = world.record, world.machines
         machine = world.chooser.pick(self._machines) if len(self._machines) > 1 else self._machines[0]
         if any(machine.skew > earlier.driver.machine.skew for earlier in world.applications):
@@ -174,6 +181,7 @@ class Application:
             query.buffered,
             self._runtime,
             self._reader,
+            self._metrics_store,
         )
         try:
             self._run_batches(driver)
@@ -269,11 +277,8 @@ class Application:
         if self.hub.chooser.chance(0.1):
             self._runtime.sleep(self.hub.chooser.seconds(1, 120))
         self._write()
-        if number not in self.sink.written:
-            self.sink.written[number] = rows
-            for partition in rows.values():
-                for message_id, _ in partition:
-                    self._record.sunk[message_id].append(self.hub.now)
+        if number not in self.sink.written or not self.sink.is_idempotent:
+            self._write_rows(number, rows)
         if faults.hits("sink fails"):
             raise BatchFailedError("the sink has failed after it wrote")
         self._write()  # the commit log
@@ -282,6 +287,25 @@ class Application:
         log.commits.add(number)
         commit = Commit(self.hub.now, log.name, number, (end.stream, end.batch), self.sink.written[number])
         self._record.commit(commit, self.name, is_whole and self._task_options.fail_on_data_loss)
+
+    def _write_rows(self, number: int, rows: dict[int, Rows]) -> None:
+        """Write the rows of a batch to the sink."""
+        sink, ids = self.sink, [message_id for partition in rows.values() for message_id, _ in partition]
+        if number in sink.written:
+            self._record.note("written again", ids)
+        sink.written[number] = rows
+
+        def write() -> None:
+            if self.driver.dead:
+                self._record.note("never written", ids)
+                return
+            for message_id in ids:
+                self._record.sunk[message_id].append(self.hub.now)
+
+        if sink.lag:
+            self.hub.after(sink.lag, write)
+        else:
+            write()
 
     def _write(self) -> None:
         """Take the time of a write, at which the driver may be killed."""
@@ -437,6 +461,12 @@ class Application:
         self._record.tell(process.name, "its machine sleeps for %s s", round(seconds, 1))
         self._record.note("suspended", seconds)
         process.machine.sleep(self.hub, seconds)
+
+    def pause(self, process: Process, seconds: float) -> None:
+        """Pause a process's machine, as a hypervisor does: no clock of the machine shows it."""
+        self._record.tell(process.name, "its machine is paused for %s s", round(seconds, 1))
+        self._record.note("paused", seconds)
+        process.machine.sleep(self.hub, seconds, is_paused=True)
 
     def suspend_all(self, seconds: float) -> None:
         """Suspend every process of the query."""

@@ -47,11 +47,13 @@ def test_histories(part):
 def test_all_small_histories():
     """No history of two messages, two batches, one crash and one late attempt breaks an invariant.
 
-    Each loss that guarantee.md names occurs, but those of a rollback, which histories are drawn for.
+    Each loss that guarantee.md names occurs, but those of a rollback, which histories are drawn for. So do the repeats
+    of causes that are not drawn.
     """
     summary = exhaustive.run()
     assert not summary.failures, summary.failures[0]
     assert {loss.name for loss in cases.LOSSES} - summary.losses.keys() == {"rolled back"}
+    assert {"machine paused", "written again", "published twice"} <= summary.repeats.keys()
 
 
 @pytest.mark.parametrize("runs", [200, pytest.param(1000, marks=pytest.mark.production)])

@@ -59,6 +59,7 @@ class World:
         for store in self.stores:
             store.on_delete = partial(checkers.check_deletion, record)
         self.store = self.stores[0]
+        self.metrics_store: SimStore | None = None  # of `metricsLocation`
         self.machines = [Machine(f"machine {n}", 1000.0 * n, skew) for n, skew in enumerate(setup.skews)]
         if any(setup.skews):
             record.note("clocks apart")
@@ -149,6 +150,13 @@ class World:
         body = self.service.schema.body if self.service.schema is not None else b"%d".__mod__
         self.service.publish([body(first + n) for n in range(count)], key)
 
+    def publish_again(self) -> None:
+        """Publish the data of the last message once more, as a publisher does that has lost the answer."""
+        [*_, last] = self.record.messages.values()
+        self.service.publish([last.data], last.key)
+        [*_, again] = self.record.messages
+        self.record.note("published twice", again)
+
     @property
     def backlog(self) -> int:
         """The number of messages that are not acknowledged."""
@@ -186,3 +194,4 @@ class World:
         elif backlog := self.backlog:
             record.violate("I3", f"after the quiet runs {backlog} messages are not acknowledged")
         checkers.check_keys(record)
+        checkers.check_sink(record)
