@@ -1,7 +1,7 @@
 """The invariants. They read the record and the service's own state, and know nothing of the code that is checked.
 
-I1  no acked message that is not a row of a committed batch,            at each ack
-    but in the cases of `cases`
+I1  no acked message that is not a row of a committed batch, or a       at each ack
+    dead letter that was published, but in the cases of `cases`
 I2  every evaluation of a batch has the same rows                       at each evaluation (`Record.evaluate`)
     and its commit has them                                             at each commit (`Record.commit`)
 I3  in the end everything is a committed row, and acked                 after the quiet runs
@@ -37,6 +37,9 @@ def watch_acks(record: Record) -> None:
     def check(message_id: str, by: str) -> None:
         message = record.messages[message_id]
         if message_id in record.committed or message.ended:
+            return
+        if message_id in record.dead_letters:
+            message.ended = "cannot be decoded"
             return
         message.ended = loss_of(record, message_id, by)
         if message.ended:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import grpc
@@ -17,6 +17,7 @@ from google.pubsub_v1 import types
 
 from pubsub_spark.backend.status import failure
 from pubsub_spark.errors import PubSubError
+from tests.simulation import product
 from tests.simulation.hub import EPOCH, Process, ProcessGone, Thread
 from tests.simulation.service import Code, Service, SimRpcError, Stream
 
@@ -290,6 +291,12 @@ class SimAdmin:
 
     def check_permission(self, verb: str, collection: str, name: str, permission: str) -> None:
         self._ask(verb, collection, name)
+
+    def publish(self, topic: str, messages: Sequence[types.PubsubMessage], seconds: float) -> None:
+        """Publish to a dead-letter topic."""
+        self._ask("publish to", "Topic", topic)
+        self._service.record.dead_letters.update(each.attributes[product.ID_ATTRIBUTE] for each in messages)
+        self._process.operation()
 
     def seek(self, name: str, target: datetime.datetime | str) -> None:
         self._ask("seek", "Subscription", name)

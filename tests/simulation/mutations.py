@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+from pubsub_spark.read import dead_letters
 from pubsub_spark.read.driver import ack_worker, active_run, batches, in_doubt, in_doubt_files, ledger, start
 from pubsub_spark.read.pull import driver_stream, health, lease, streaming_pull
 from pubsub_spark.read.pull.lease import LEASE_SECONDS
@@ -490,6 +491,12 @@ MUTATIONS: list[Mutation] = [
         "leases are not extended",
         ("I3", "I5"),
         replaced(SimConnection, "modify_ack_deadline", _answered(lambda _: False)),
+    ),
+    Mutation(
+        "a message that cannot be decoded is no dead letter",
+        ("I1",),
+        replaced(dead_letters, "publish", _constant(None)),
+        True,
     ),
     Mutation("ack before the commit", ("I1",), lambda: _driver(_commits_early), True, hole=7),
     Mutation("a partition is left out", ("I1", "I2", "I3"), lambda: _driver(_skips_the_last_partition)),

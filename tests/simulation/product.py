@@ -11,6 +11,7 @@ import pyarrow as pa
 from pubsub_spark.codec.registry import TopicSchema
 from pubsub_spark.errors import DamagedFile, MissingFile
 from pubsub_spark.options import ReadOptions
+from pubsub_spark.read.dead_letters import ID_ATTRIBUTE
 from pubsub_spark.read.driver.planner import Budget
 from pubsub_spark.read.driver.query_driver import QueryDriver
 from pubsub_spark.read.driver.start import Start
@@ -21,6 +22,7 @@ from pubsub_spark.read.staging import ids, part, schemas
 from pubsub_spark.read.task import partition_pull, partition_reader
 
 __all__ = [
+    "ID_ATTRIBUTE",
     "Budget",
     "Memory",
     "MissingFile",

@@ -74,6 +74,7 @@ class Record:
     committed: dict[str, list[tuple[float, Commit]]] = field(default_factory=lambda: defaultdict(list))
     evaluations: dict[tuple[Batch, str], dict[int, Rows]] = field(default_factory=lambda: defaultdict(dict))
     sunk: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # written by the sink, by id
+    dead_letters: set[str] = field(default_factory=set)  # ids of messages that were published to `deadLetterTopic`
     repeats: Counter[str] = field(default_factory=Counter)  # by the name of their case
     staged: dict[Batch, list[Staged]] = field(default_factory=lambda: defaultdict(list))
     counted: dict[Batch, float] = field(default_factory=dict)  # when a driver has listed a batch after its commit

@@ -26,7 +26,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.history import BUFFERED_RESPONSES, SINGLE_BATCH_RUNS
 from tests.simulation.hub import Process
 from tests.simulation.schemas import Schema
-from tests.simulation.service import DEAD_LETTERS, SUBSCRIPTION
+from tests.simulation.service import DEAD_LETTERS, SUBSCRIPTION, TOPIC
 from tests.simulation.spark import AVAILABLE_NOW, ONCE, PROCESSING_TIME, Application, Query, Sink
 from tests.simulation.store import SimStore
 from tests.simulation.world import Setup, World
@@ -680,6 +680,27 @@ def _change_the_schema(world: World, choices: Enumerated) -> None:
     _check(world)
 
 
+def _publish_dead_letters(world: World, choices: Enumerated) -> None:
+    """Kill the driver or the first attempt of a task at any point. One of two messages cannot be decoded."""
+    world.service.schema = Schema()
+    query = _query(PROCESSING_TIME, passes_start=True)
+    options = replace(query.options, decode="topic", mode="DROPMALFORMED", dead_letter_topic=TOPIC)
+    query = replace(query, options=options)
+    world.publish(1)
+    world.service.publish([b"no JSON"], "")
+    application = world.start(query)
+    if choices.chance(0.5):
+        application.driver.on_operation = _once(choices, application.driver.kill)
+    else:
+        application.on_attempt = lambda process: _at_any_point(application, process, choices, process.kill)
+    world.wait(_PULL_SECONDS)
+    _stop(world, application)
+    _run_until_delivered(world, query)
+    _check(world)
+    if len(world.record.dead_letters) != 1 or len(world.record.committed) != 1:
+        world.record.violate("I3", f"{world.record.dead_letters} are dead letters, and {world.record.committed} rows")
+
+
 def _read_a_backlog(world: World, choices: Enumerated) -> None:
     """Read a backlog while the rest of the driver's buffer is too small for a response, with no fault."""
     query = _query(*choices.pick(_TRIGGERS[:2]), messages=1000)
@@ -692,7 +713,7 @@ def _read_a_backlog(world: World, choices: Enumerated) -> None:
 
 def _pause_the_machine(world: World, choices: Enumerated) -> None:
     """Pause the driver's machine at any point, for longer than a lease. None of its clocks shows it."""
-    query = _query(*choices.pick(_TRIGGERS))
+    query = _query(*choices.pick(_TRIGGERS[:2]))
     world.publish(1)
     world.publish(1)
     application = world.start(query)
@@ -708,7 +729,7 @@ def _pause_the_machine(world: World, choices: Enumerated) -> None:
 def _write_twice(world: World, choices: Enumerated) -> None:
     """Kill the driver at any point. The sink skips no batch that it has."""
     world.sink = Sink(is_idempotent=False)
-    query = _query(*choices.pick(_TRIGGERS))
+    query = _query(*choices.pick(_TRIGGERS[:2]))
     world.publish(1)
     application = world.start(query)
     application.driver.on_operation = _once(choices, application.driver.kill)
@@ -926,6 +947,7 @@ SCENARIOS = (
     (_acknowledge_slowly, Setup(Settings(ack_deadline=10))),
     (_plan_with_a_later_schema, Setup(Settings(ack_deadline=10))),
     (_change_the_schema, Setup(Settings(ack_deadline=10))),
+    (_publish_dead_letters, Setup(Settings(ack_deadline=10))),
     (_read_a_backlog, Setup(Settings(ack_deadline=10), response=2)),
     (_pause_the_machine, Setup(Settings(ack_deadline=10))),
     (_write_twice, Setup(Settings(ack_deadline=10))),

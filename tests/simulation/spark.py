@@ -481,5 +481,5 @@ def _rows(batch: pa.RecordBatch) -> list[Row]:
     ids = batch.column("message_id").to_pylist()
     if "value" not in batch.schema.names:
         return list(zip(ids, batch.column("data").to_pylist(), strict=True))
-    decoded = batch.select(["value", "schema_revision", "decode_error"]).to_pylist()
+    decoded = batch.select(batch.schema.names[batch.schema.get_field_index("value") :]).to_pylist()
     return [(each, row | (row.pop("value") or {})) for each, row in zip(ids, decoded, strict=True)]
