@@ -10,16 +10,19 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any, Final, NoReturn
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pubsub_spark.bound import Bound
-from pubsub_spark.codec.arrays import with_reasons
+from pubsub_spark.codec.arrays import offsets_of, with_reasons
 from pubsub_spark.codec.json import ddl, json_schema, reader
 from pubsub_spark.codec.json.reader import JsonReader, Plan
 from pubsub_spark.errors import SchemaError
@@ -29,6 +32,9 @@ Convert = Callable[[Any, str], Any]
 
 _EXACT: Final = Context(prec=100)  # more than the digits of any decimal of Spark
 _SHOWN_CHARACTERS: Final = 60  # of a wrong value
+_MAX_LEVELS: Final = 200  # Python's stack has room for about twice as many
+_BRACE: Final = ord("[") ^ ord("{")  # the bit that makes a brace of a bracket
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -43,8 +49,29 @@ class JsonSchema:
 
     def decode(self, data: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
         """Return values and reasons. In each row one of the two is null."""
-        values, reasons = _reader(self.text).read(data.fill_null(b""))
-        return with_reasons(values, reasons)
+        data = data.fill_null(b"")
+        deep = dict.fromkeys(
+            _deep_rows(data), f"The payload is not JSON: it is nested more than {_MAX_LEVELS} levels deep"
+        )
+        if deep:
+            data = pa.array([b"" if row in deep else text for row, text in enumerate(data.to_pylist())], pa.binary())
+        values, reasons = _reader(self.text).read(data)
+        return with_reasons(values, reasons | deep)
+
+
+def _deep_rows(data: pa.BinaryArray) -> list[int]:
+    """Return the rows that are nested too deeply. Otherwise Python's stack and the rows around them would decide it."""
+    if not len(data) or pc.max(pc.binary_length(data)).as_py() <= 2 * _MAX_LEVELS:
+        return []
+    opened = np.flatnonzero((np.frombuffer(data.buffers()[2], np.uint8) | _BRACE) == ord("{"))
+    rows = np.flatnonzero(np.diff(np.searchsorted(opened, offsets_of(data))) > _MAX_LEVELS).tolist()
+    return [row for row in rows if _levels(data[row].as_py()) > _MAX_LEVELS]
+
+
+def _levels(payload: bytes) -> int:
+    characters = np.frombuffer(_STRING.sub(b"", payload), np.uint8) | _BRACE
+    steps = (characters == ord("{")).astype(np.int64) - (characters == ord("}"))
+    return int(steps.cumsum().max(initial=0))
 
 
 @lru_cache(maxsize=16)

@@ -49,7 +49,7 @@ def compile_reader(definition: ProtobufDefinition) -> JsonReader:
 
 def _exact_message(definition: ProtobufDefinition, text: bytes) -> bytes:
     message = definition.json_reader.read(text)
-    return bytes(type(message).SerializePartialToString(message))
+    return bytes(type(message).SerializePartialToString(message, deterministic=True))
 
 
 def _payloads(handler: Any, columns: pa.StructArray) -> pa.BinaryArray:

@@ -104,6 +104,14 @@ def replayed_batch(run: Run, batch: int) -> Sequence[Partition]:
         for number, (length, footer) in parts.items():
             run.ledger.stage(batch, number, length, footer)
     _log.warning("batch %d of `%s` is replayed from %d staged parts", batch, run.subscription, len(parts))
+    if not parts:
+        _log.warning(
+            "batch %d of `%s` has no rows: the query ended before it was staged, or its files are gone from `%s`. Its "
+            "messages, if any, will be delivered again",
+            batch,
+            run.subscription,
+            staging.location,
+        )
     reader = parts[0][1].reader if 0 in parts else None
     ids = {number: footer.id for number, (_, footer) in parts.items() if footer.id}
     partitions = replay_partitions(staging, batch, sorted(parts), reader)
@@ -120,6 +128,8 @@ def readable_parts(staging: Staging, batch: int, is_over: bool = True) -> dict[i
     is_over: whether no task of the batch is running, so that each part that is left out is reported.
     """
     sizes, yielded, fixed = staging.listing(batch)
+    if fixed == {} and not sizes and not yielded:  # see `replayed_batch`
+        return {}
     parts: dict[int, tuple[int, Footer]] = {}
     left_out: dict[int, object] = {}
     for number in sorted({0, *sizes, *yielded, *(fixed or ())}):

@@ -327,22 +327,22 @@ def _joined(arrays: list[pa.Array]) -> pa.Array:
 
 def _failures(error: Any, ids: pa.Array) -> tuple[list[str], list[str]]:
     """Return the ack ids that ErrorInfo names: permanent failures and transient ones."""
+    from google.protobuf.message import DecodeError
     from google.rpc.error_details_pb2 import ErrorInfo
     from grpc_status import rpc_status
 
+    reasons: dict[str, str] = {}
     try:
         status = rpc_status.from_call(error)
-    except ValueError:  # the details contradict the status
-        return [], []
-    permanent, transient = [], []
-    for detail in status.details if status is not None else ():
-        if detail.Is(ErrorInfo.DESCRIPTOR):
+        for detail in status.details if status is not None else ():
             info = ErrorInfo()
-            detail.Unpack(info)
-            for ack_id, reason in sorted(info.metadata.items()):  # a map of protobuf has no order
-                if reason.startswith("TRANSIENT_"):
-                    transient.append(ack_id)
-                else:
-                    permanent.append(ack_id)
-    known = set(ids.to_pylist()) if permanent or transient else set()  # a quota's ErrorInfo has other keys
-    return [each for each in permanent if each in known], [each for each in transient if each in known]
+            if detail.Unpack(info):
+                reasons |= info.metadata
+    except (ValueError, DecodeError):  # the details contradict the status, or cannot be parsed
+        return [], []
+    known = set(ids.to_pylist()) if reasons else set()  # a quota's ErrorInfo has other keys
+    named = sorted(known.intersection(reasons))  # a map of protobuf has no order
+    kinds: dict[bool, list[str]] = {True: [], False: []}
+    for each in named:
+        kinds[reasons[each].startswith("TRANSIENT_")].append(each)
+    return kinds[False], kinds[True]

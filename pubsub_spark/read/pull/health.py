@@ -47,18 +47,21 @@ class StreamHealth:
         if self.failing_since is None:
             self.failing_since = now
 
-    def answered(self, now: float) -> None:
-        """Record that the service has answered on the stream or to another call."""
+    def answered(self, now: float, is_served: bool = False) -> None:
+        """Record that the service has answered on the stream or to another call. is_served: by a response."""
         if not self.connected:
             self._connected_at = now
             self.connected = True
             if self._idle_since is None:
                 self._idle_since = now
         self.last_answer = now
+        if is_served:
+            self.has_responded = True
 
     def responded(self, now: float) -> None:
-        self.answered(now)
-        self._has_connected = self.has_responded = True
+        """Record a response with messages."""
+        self.answered(now, is_served=True)
+        self._has_connected = True
         self.last_response = self._idle_since = now
         self.failing_since = None
         self.credential_failures = 0

@@ -3,10 +3,10 @@
 The service sends at most 10 MB/s on a stream, so a task may need several. Each has a share of the flow control limits.
 On a subscription with message ordering the service sends a key to one stream at a time.
 
-Retryable codes reopen a stream silently, with backoff and the same `client_id`, so that the service carries its state
-over. So does UNAUTHENTICATED, a few times: a stream may outlive its token. Any other code is raised by `take`. A stream
-without responses may be dead, so after `max_silence` it is opened again, but not while there is no room: the service
-counts outstanding messages for each stream.
+OK and retryable codes reopen a stream silently, with backoff and the same `client_id`, so that the service carries its
+state over. So does UNAUTHENTICATED, a few times: a stream may outlive its token. Any other code is raised by `take`. A
+stream without responses may be dead, so after `max_silence` it is opened again, but not while there is no room: the
+service counts outstanding messages for each stream.
 
 Runs after the fork. Each stream has one thread, which ends with `close`. gRPC reads the requests in a thread of its
 own, which also sends heartbeats and probes.
@@ -33,6 +33,7 @@ STREAM_BYTES_PER_SECOND = 10e6  # https://cloud.google.com/pubsub/quotas#resourc
 AT_LIMIT = 0.6  # of that: a stream this fast may have more to send, because opening it takes some of the time
 MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 10, 600  # StreamingPullRequest.stream_ack_deadline_seconds
 _MOST_BYTES = 256 * 2**20  # that are taken at a time. An Arrow array of strings has up to 2 GiB
+_MESSAGES = b"\n"  # the tag of StreamingPullResponse.received_messages. Other fields are no sign of a message
 _NEARLY = 0.95  # of a share: messages of a stream are counted by their bytes
 _NO_ANSWERS = RETRYABLE - {grpc.StatusCode.RESOURCE_EXHAUSTED} | {  # a quota of calls says nothing about streams
     grpc.StatusCode.CANCELLED,
@@ -290,11 +291,17 @@ class Stream:
             if call.is_active():
                 self.health.answered(self.runtime.monotonic())
             for response in call:
-                came = True
                 self._last_response = self.runtime.monotonic()
-                self.health.responded(self._last_response)
+                if response.startswith(_MESSAGES):
+                    came = True
+                    self.health.responded(self._last_response)
+                else:
+                    self.health.answered(self._last_response, is_served=True)
                 self.received_bytes += len(response)
                 self.responses.put(response)
+            self._call = None
+            if not (self._closing.is_set() or self._half_closed or self._silent):
+                self.health.failed(self.runtime.monotonic(), "OK: the service has ended the stream")
         except grpc.RpcError as error:
             self._call = None
             code, details = error.code(), error.details() or ""

@@ -29,6 +29,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, chain, pairwise, starmap
 from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -158,9 +160,10 @@ class Staging:
         path, start = self._path(part_path(batch, part)), footer.messages_length
         if part_id not in ("", footer.id):
             raise MissingFile(path, self.location)
-        for section in footer.receipts_lengths:
-            yield from part_format.receipt_batches(self.store.read_range(path, start, start + section), path)
-            start += section
+        bounds = pairwise(accumulate(footer.receipts_lengths, initial=start))
+        sections = starmap(partial(self.store.read_range, path), bounds)
+        batches = chain.from_iterable(part_format.receipt_batches(section, path) for section in sections)
+        yield from part_format.counted(batches, footer.acks, path)
 
     def record_yielded(self, batch: int, part: int, footer: Footer) -> bool:
         """Record that a part is yielded to Spark. Return False if another one was yielded in its place."""
@@ -297,7 +300,7 @@ class Staging:
             if self.epochs() or not self.is_new():
                 return None
             self.create(_ABANDONED, [stream.encode()])
-        return bytes(self.read(_ABANDONED) or stream.encode()).decode()
+        return self._parsed(_ABANDONED, bytes.decode, stream) or stream
 
     @property
     def is_abandoned(self) -> bool:
@@ -359,7 +362,7 @@ class Staging:
             return missing
         try:
             return parse(bytes(content))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise DamagedFile(self._path(path), str(error)) from None
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from ...errors import DamagedFile
 
+_SCHEMA = pa.schema([("first", pa.uint64()), ("second", pa.uint64())])
 _MAX_PREFIX_BITS = 24  # 2 MB of memory, and 16 MB while they are found
 Digests: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.uint64]]  # shape (2, number of ids)
 
@@ -91,7 +92,7 @@ def is_in(wanted: Digests, sets: Iterable[IdSet]) -> np.ndarray[tuple[int], np.d
 def serialized(ids: Digests, **metadata: str | int | float | None) -> bytes:
     """Return a file of sorted digests: an Arrow stream, with metadata."""
     texts = {name: str(value) for name, value in metadata.items() if value is not None}
-    schema = pa.schema([("first", pa.uint64()), ("second", pa.uint64())], texts)
+    schema = _SCHEMA.with_metadata(texts)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays([pa.array(column) for column in ids], schema=schema))
@@ -102,8 +103,9 @@ def deserialized(content: Any, name: str = "ids") -> tuple[Digests, dict[str, st
     """Return the digests of such a file, and its metadata. name: for DamagedFile."""
     try:
         table = pa.ipc.open_stream(pa.py_buffer(content)).read_all()
-        ids = np.stack([column.to_numpy() for column in table.select(["first", "second"]).columns])
+        metadata = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
+        if table.schema != _SCHEMA or sum(column.null_count for column in table.columns):
+            raise DamagedFile(name, f"it has the columns {table.schema.names}")
+        return np.stack([column.to_numpy() for column in table.columns]), metadata
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise DamagedFile(name, str(error)) from None
-    metadata = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
-    return ids, metadata

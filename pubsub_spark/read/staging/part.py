@@ -165,7 +165,8 @@ class PartBuilder:
 def messages(part: Any, name: str = "part") -> Iterator[pa.RecordBatch]:
     """Yield the messages in the bytes of a part, as record batches of the schema MESSAGES. name: for DamagedFile."""
     buffer = pa.py_buffer(part)
-    yield from record_batches(buffer.slice(0, footer(buffer, name).messages_length), name)
+    read = footer(buffer, name)
+    yield from counted(record_batches(buffer.slice(0, read.messages_length), name), read.rows, name)
 
 
 def receipts(buffers: Sequence[Buffer]) -> Iterator[pa.RecordBatch]:
@@ -187,9 +188,21 @@ def receipt_batches(section: Any, name: str) -> Iterator[pa.RecordBatch]:
 def record_batches(section: Any, name: str) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of a section of a part. Raises DamagedFile if it is no whole Arrow stream."""
     try:
-        yield from pa.ipc.open_stream(section)
+        for batch in pa.ipc.open_stream(section):
+            batch.validate(full=True)  # else Arrow, or a worker, may crash later
+            yield batch
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DamagedFile(name, str(error)) from None
+
+
+def counted(batches: Iterator[pa.RecordBatch], rows: int, name: str) -> Iterator[pa.RecordBatch]:
+    """Yield record batches. Raises DamagedFile if they have another number of rows: zeros end a stream, for Arrow."""
+    count = 0
+    for batch in batches:
+        count += batch.num_rows
+        yield batch
+    if count != rows:
+        raise DamagedFile(name, f"it has {count} of {rows} messages")
 
 
 def footer(part: Any, name: str = "part") -> Footer:

@@ -29,8 +29,19 @@ ReaderSchema: TypeAlias = TopicSchema | JsonSchema
 Fetch = Callable[[str], SchemaRevision]
 
 _MAX_CACHED_ANSWERS = 256
-cached_answers: dict[tuple[Staging, str], dict[str, Any]] = {}  # by this process. They never change
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Missing:
+    """An answer that a revision does not exist. until: the last batch that it counts for."""
+
+    reason: str
+    until: int
+
+
+Answer: TypeAlias = SchemaRevision | _Missing
+cached_answers: dict[tuple[Staging, str], Answer] = {}  # by this process. They never change
 
 
 def stage_reader(staging: Staging, schema: ReaderSchema) -> str:
@@ -79,37 +90,41 @@ class StagedSchemas:
             for number in itertools.count():
                 path = f"{SCHEMAS}/{_digest(name.encode())}-{number}"
                 answer = self._stored(path) or self._ask(path, name, number, fetch)
-                if "revision" in answer:
-                    return SchemaRevision(**answer["revision"])
-                if self.batch <= answer["until"]:
-                    raise LookupError(answer["reason"])
+                if isinstance(answer, SchemaRevision):
+                    return answer
+                if self.batch <= answer.until:
+                    raise LookupError(answer.reason)
             raise AssertionError("count() does not end")
 
         return staged
 
-    def _ask(self, path: str, name: str, number: int, fetch: Fetch) -> dict[str, Any]:
+    def _ask(self, path: str, name: str, number: int, fetch: Fetch) -> Answer:
         """Ask the service and stage its answer. Returns the staged one, which may be another task's."""
-        answer: dict[str, Any]
+        answer: Answer
         try:
-            answer = {"revision": asdict(fetch(name))}
+            answer = fetch(name)
+            fields: dict[str, Any] = {"revision": asdict(answer)}
         except LookupError as error:
-            answer = {"reason": str(error), "until": self.batch + 2**number - 1}
-        self.staging.create(path, [json.dumps(answer).encode()])
+            answer = _Missing(str(error), self.batch + 2**number - 1)
+            fields = asdict(answer)
+        self.staging.create(path, [json.dumps(fields).encode()])
         return self._stored(path) or answer
 
-    def _stored(self, path: str) -> dict[str, Any] | None:
+    def _stored(self, path: str) -> Answer | None:
         """Return a staged answer, or None. A damaged file answers for no batch."""
         key = self.staging, path
         if key not in cached_answers and (content := self.staging.read(path)) is not None:
             if len(cached_answers) >= _MAX_CACHED_ANSWERS:
                 cached_answers.clear()
             try:
-                cached_answers[key] = json.loads(bytes(content))
-            except ValueError:  # cut short by a power loss
+                fields = json.loads(bytes(content))
+                answer = SchemaRevision(**fields["revision"]) if "revision" in fields else _Missing(**fields)
+                cached_answers[key] = answer
+            except (ValueError, TypeError):  # cut short by a power loss
                 _log.warning(
                     "`%s/%s` is damaged. Another answer about its schema revision counts", self.staging.location, path
                 )
-                cached_answers[key] = {"reason": "", "until": 0}
+                cached_answers[key] = _Missing("", 0)
         return cached_answers.get(key)
 
 

@@ -182,11 +182,14 @@ class Store:
 
     def read_range(self, path: str, start: int, end: int) -> Buffer:
         """Return the bytes from `start` up to `end` of a file. Raises MissingFile."""
+        began = time.monotonic()
         try:
             return self._ask(lambda: memoryview(obstore.get_range(self._store, path, start=start, end=end)), _MISSING)
         except _MISSING:
             raise MissingFile(path, self.location) from None
         except StagingError:  # obstore also refuses a range that begins at the end of a file
+            if time.monotonic() - began >= self.fail_after:
+                raise  # the end of an outage, which is not waited for again
             content = self.read(path)
             if content is None or len(content) > start:
                 raise

@@ -23,6 +23,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message import Error as MessageError
+from google.protobuf.message_factory import GetMessageClass
 
 from pubsub_spark.bound import Bound
 from pubsub_spark.schema.definition import InvalidMessage
@@ -58,10 +59,32 @@ def read(data: bytes, message: Any) -> None:
     try:
         json_format.Parse(text, message, descriptor_pool=type(message).DESCRIPTOR.file.pool)
         _check_numbers(text)
+        if '"@type"' in text:
+            _settle(message)
     except RecursionError:
         raise InvalidMessage("The message is nested too deeply") from None
     except UNCOMMON as error:
         raise InvalidMessage(f"The message does not fit: {_shortened(' '.join(str(error).split()))}") from None
+
+
+def _settle(message: Any) -> None:
+    """Serialize the value of each Any again. The order of its maps is that of this process, by `json_format`."""
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        if field.message_type.GetOptions().map_entry:
+            parts = value.values() if field.message_type.fields_by_name["value"].message_type is not None else ()
+        else:
+            parts = value if is_repeated(field) else (value,)
+        for part in parts:
+            _settle(part)
+    if message.DESCRIPTOR.full_name == "google.protobuf.Any" and message.type_url:
+        pool = message.DESCRIPTOR.file.pool
+        inner = GetMessageClass(pool.FindMessageTypeByName(message.type_url.rpartition("/")[2])).FromString(
+            message.value
+        )
+        _settle(inner)
+        message.value = inner.SerializePartialToString(deterministic=True)
 
 
 def _shortened(reason: str) -> str:
@@ -105,7 +128,7 @@ class JsonReader:
         exact = self._json_class()
         read(data, exact)
         try:
-            message = self._class.FromString(self._json_class.SerializePartialToString(exact))
+            message = self._class.FromString(self._json_class.SerializePartialToString(exact, deterministic=True))
         except DecodeError:  # a `Value` is two messages for each level of its JSON
             raise InvalidMessage("The message is nested too deeply") from None
         return message

@@ -49,6 +49,22 @@ def test_values_of_every_type():
     )
 
 
+@pytest.mark.parametrize("columns", ["a STRING", "a INT", "a MAP<STRING, STRING>", "other STRING"])
+@pytest.mark.parametrize("around", [1, 30, 200])
+def test_nesting_has_a_limit(columns: str, around: int):
+    """The payloads around it, the stack and the column change nothing: a replay has the same rows."""
+    nested = [
+        b'{"a": %b%b, "text": "%b"}' % (b"[" * levels, b"]" * levels, b"[{" * 300) for levels in (199, 200, 10**5)
+    ]
+    others = [b'{"a": null}'] * around
+    _, errors = JsonSchema(columns).decode(pa.array([*others, *nested], pa.binary()))
+
+    too_deep = "The payload is not JSON: it is nested more than 200 levels deep"
+    assert [None] * around == errors.to_pylist()[:around]
+    assert too_deep != errors[around].as_py()
+    assert [too_deep] * 2 == errors.to_pylist()[-2:]
+
+
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [

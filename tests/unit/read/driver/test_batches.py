@@ -155,6 +155,15 @@ def test_damaged_part_is_left_out_and_reported(running: Running, caplog: pytest.
     assert "part 1 of batch 1 of" in caplog.text
 
 
+def test_batch_that_was_never_staged_loses_no_part(running: Running, caplog: pytest.LogCaptureFixture):
+    """A query may be stopped before its batch is staged. One WARNING says so, because files may also be gone."""
+    [partition] = replayed_batch(running.run, 1)
+    assert isinstance(partition, StagedPartition) and not partition.parts
+    assert {} == readable_parts(running.staging, 1)
+    assert "is left out" not in caplog.text
+    assert 1 == caplog.text.count(f"batch 1 of `{SUBSCRIPTION}` has no rows")
+
+
 def test_parts_of_tasks_count_if_they_were_yielded(running: Running):
     """Others were staged by tasks that have died or come too late. A part in the place of a yielded one has no rows."""
     running.staging.create("1/part-0", service.part(["a"], part_id="driver"))

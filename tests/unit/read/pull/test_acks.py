@@ -35,6 +35,9 @@ class Clock(Runtime):
         self.slept.append(seconds)
 
 
+ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
+
+
 def ids(*texts: str) -> Any:
     return pa.array(texts, pa.string())
 
@@ -71,10 +74,10 @@ class PartlyFailedError(StatusError):
         info = any_pb2.Any()
         info.Pack(error_details_pb2.ErrorInfo(reason="ACKS_FAILED", metadata=reasons))
         status = status_pb2.Status(code=code.value[0], message="Some acks failed.", details=[info])
-        self._trailing = (("grpc-status-details-bin", status.SerializeToString()),)
+        self.trailing = status.SerializeToString()
 
     def trailing_metadata(self) -> Any:
-        return self._trailing
+        return (("grpc-status-details-bin", self.trailing),)
 
 
 def test_nothing_asks_nothing():
@@ -354,6 +357,17 @@ def test_details_that_contradict_the_status_are_not_believed():
     error = PartlyFailedError({"b": "TRANSIENT_FAILURE_OTHER"}, details="Something else failed.")
 
     assert ["a", "b"] == send(Service(answers=[error]), ids("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "details", [b"garbage", status_pb2.Status(code=14, details=[any_pb2.Any(type_url=ERROR_INFO, value=b"garbage")])]
+)
+def test_details_that_cannot_be_parsed_name_no_ids(details: Any):
+    """The request is sent again, as its status says."""
+    error = PartlyFailedError({}, code=grpc.StatusCode.UNAVAILABLE, details="")
+    error.trailing = details if isinstance(details, bytes) else details.SerializeToString()
+
+    assert [] == send(Service(answers=[error]), ids("a", "b"))
 
 
 def test_transient_failure_for_too_long_is_a_result():

@@ -154,6 +154,39 @@ def test_stream_that_the_service_cancels_is_opened_again():
     stream.close()
 
 
+@pytest.mark.parametrize("script", [[Code.OK], [response(""), Code.OK], [response(""), Code.UNAVAILABLE]])
+def test_stream_that_brings_nothing_and_ends_is_an_outage(script: list[Any]):
+    """A service that ends each stream at once is not an empty subscription, whatever the status."""
+    service = Service(scripts=[script] * 5)
+    stream = _stream(service)
+    until(lambda: not any(stream.take(0)) and len(service.openings) > 5, "the streams")
+
+    assert stream.health.failing_since is not None
+    assert script[-1].name in stream.health.last_error
+    assert stream.health.last_response is None
+    stream.close()
+
+
+def test_stream_that_ends_with_messages_is_opened_again():
+    """OK is no outage then."""
+    service = Service(scripts=[[response("a"), Code.OK], [response("b")]])
+    stream = _stream(service)
+    assert [[response("a")], [response("b")]] == [stream.take(LONG), stream.take(LONG)]
+    assert stream.health.failing_since is None
+    stream.close()
+
+
+def test_response_without_messages_does_not_end_idle_time():
+    """It shows that the service is there."""
+    service = Service(scripts=[[response("")]])
+    stream = _stream(service)
+    until(lambda: stream.health.has_responded, "the response")
+
+    assert stream.health.connected
+    assert stream.health.last_response is None
+    stream.close()
+
+
 def test_close_returns_responses_that_were_not_taken():
     """Responses that had arrived are returned at the end, to be staged or nacked."""
     service = Service(scripts=[[response("a")]])

@@ -1,6 +1,7 @@
 """The staging area: written once, read as it was written, on local files and on an object store."""
 
 import os
+import struct
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -273,7 +274,7 @@ def test_large_footer_is_read(staging: Staging):
     assert [] == list(staging.messages(1, 0) or [None])
 
 
-@pytest.mark.parametrize("content", [b"", b"[1, 2", b"{}x", b"\x00\xff"])
+@pytest.mark.parametrize("content", [b"", b"[1, 2", b"{}x", b"\x00\xff", b"null", b'""'])
 @pytest.mark.parametrize("name", ["1/manifest", "unfinished/1", "in-doubt/1-1"])
 def test_damaged_file_is_named(tmp_path: Path, name: str, content: bytes):
     """After a power loss a file may be empty or truncated: the error names it and the fix."""
@@ -314,6 +315,27 @@ def test_part_with_other_bytes_before_its_footer_is_named(tmp_path: Path):
     for read in (lambda: staging.messages(1, number) or (), lambda: staging.receipts(1, number, length)):
         with pytest.raises(DamagedFile, match="/stream/1/part-0` is damaged"):
             list(read())
+
+
+@pytest.mark.parametrize("section", ["messages", "receipts"])
+@pytest.mark.parametrize("damage", [b"\x00" * 64, b"\xff" * 8])
+def test_part_with_a_damaged_block_is_named(tmp_path: Path, section: str, damage: bytes):
+    """Arrow reads zeros as the end of a stream, and other bytes as offsets: no message is lost without an error."""
+    staging = Staging(open_store(str(tmp_path)), SUBSCRIPTION, "stream")
+    whole = b"".join(part("abc"))
+    length = footer(whole).messages_length
+    start, end = (0, length) if section == "messages" else (length, len(whole))
+    header = whole.index(b"\xff\xff\xff\xff", whole.index(b"\xff\xff\xff\xff", start, end) + 4, end)
+    offsets = whole.index(struct.pack("<4i", 0, 4, 8, 12), start, end)  # of ids of four characters
+    at = header if damage[0] == 0 else offsets + 4
+    staging.create(part_path(1, 0), [whole[:at] + damage + whole[at + len(damage) :]])
+
+    read = {
+        "messages": lambda: staging.messages(1, 0) or (),
+        "receipts": lambda: staging.receipts(1, 0, len(whole)),
+    }
+    with pytest.raises(DamagedFile, match="/stream/1/part-0` is damaged"):
+        list(read[section]())
 
 
 class Overwriting(Store):

@@ -57,10 +57,18 @@ def test_damaged_file_of_ids_is_named(damage):
         deserialized(damage(serialized(merged([ids("a")]))), "in-doubt/1-1")
 
 
-def test_other_arrow_files_are_damaged():
-    """A stream with other columns is no file of ids."""
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pa.schema([("a", pa.int64())]),
+        pa.schema([("first", pa.string()), ("second", pa.string())]),
+        pa.schema([("first", pa.uint64()), ("second", pa.uint64())], {"topic": b"\xff"}),
+    ],
+)
+def test_other_arrow_files_are_damaged(schema: pa.Schema):
+    """A stream with other columns is no file of ids, nor one whose metadata is no text."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, pa.schema([("a", pa.int64())])):
+    with pa.ipc.new_stream(sink, schema):
         pass
     with pytest.raises(DamagedFile):
         deserialized(sink.getvalue(), "file")

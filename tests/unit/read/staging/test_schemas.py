@@ -124,14 +124,19 @@ def test_first_answer_counts_for_both_of_two_tasks(staging: Staging, first: Fetc
     assert is_found(staging, 1, overtaken) == (first is found)
 
 
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"null", b'{"revision": 1}'])
 def test_damaged_answer_is_asked_for_again(
-    staging: Staging, new_process: Callable[[], Staging], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    staging: Staging,
+    new_process: Callable[[], Staging],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    content: bytes,
 ):
     """A power loss left an empty file: the next number has the answer."""
     assert is_found(staging, 1, found)
     staging = new_process()
     [file] = tmp_path.rglob("schemas/*")
-    file.write_bytes(b"")
+    file.write_bytes(content)
 
     assert is_found(staging, 1, found)
     assert "is damaged. Another answer about its schema revision counts" in caplog.text
