@@ -63,8 +63,10 @@ def _deep_rows(data: pa.BinaryArray) -> list[int]:
     """Return the rows that are nested too deeply. Otherwise Python's stack and the rows around them would decide it."""
     if not len(data) or pc.max(pc.binary_length(data)).as_py() <= 2 * _MAX_LEVELS:
         return []
-    opened = np.flatnonzero((np.frombuffer(data.buffers()[2], np.uint8) | _BRACE) == ord("{"))
-    rows = np.flatnonzero(np.diff(np.searchsorted(opened, offsets_of(data))) > _MAX_LEVELS).tolist()
+    offsets = offsets_of(data)
+    content = np.frombuffer(data.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+    opened = np.flatnonzero((content | _BRACE) == ord("{"))
+    rows = np.flatnonzero(np.diff(np.searchsorted(opened, offsets - offsets[0])) > _MAX_LEVELS).tolist()
     return [row for row in rows if _levels(data[row].as_py()) > _MAX_LEVELS]
 
 

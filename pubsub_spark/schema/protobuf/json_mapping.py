@@ -59,7 +59,7 @@ def read(data: bytes, message: Any) -> None:
     try:
         json_format.Parse(text, message, descriptor_pool=type(message).DESCRIPTOR.file.pool)
         _check_numbers(text)
-        if '"@type"' in text:
+        if "@type" in text or "\\u" in text:  # the name of an Any's type, maybe escaped
             _settle(message)
     except RecursionError:
         raise InvalidMessage("The message is nested too deeply") from None

@@ -504,13 +504,14 @@ IN_ANY = [
 ]
 
 
-def test_an_any_has_one_binary_form():
+@pytest.mark.parametrize("type_name", ["@type", "\\u0040\\u0074ype"])
+def test_an_any_has_one_binary_form(type_name: str):
     """Not the one of this process's maps: a replay in another process has the same rows."""
     definition = parse(ANY.replace("int32 HasField = 1;", "map<string, int32> HasField = 1;"))
     names = [f"k{n}" for n in range(9)]
     inner = {"@type": "type.googleapis.com/p.M.N", "HasField": dict.fromkeys(names[::-1], 1)}
     nested = inner | {"any": inner}
-    text = json.dumps({"f": nested, "fs": [nested], "named": {"k": nested}}).encode()
+    text = json.dumps({"f": nested, "fs": [nested], "named": {"k": nested}}).replace("@type", type_name).encode()
     rows, _ = decoder(definition, definition, "JSON")(pa.array([text], pa.binary()))
     [row] = rows.to_pylist()
 
