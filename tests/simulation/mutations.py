@@ -183,6 +183,10 @@ def _nothing(_: Any) -> Any:
     return lambda *arguments, **settings: None
 
 
+def _unless_ok(failed: Any) -> Any:
+    return lambda self, now, error, *more: None if error.startswith("OK") else failed(self, now, error, *more)
+
+
 def _constant(value: Any) -> Callable[[Any], Any]:
     return lambda _: lambda *arguments, **settings: value
 
@@ -497,6 +501,21 @@ MUTATIONS: list[Mutation] = [
         ("I1",),
         replaced(dead_letters, "publish", _constant(None)),
         True,
+    ),
+    Mutation(
+        "zeros are the end of a part",
+        ("I1",),
+        replaced(staged_part, "counted", lambda _: lambda batches, rows, name: batches),
+        True,
+    ),
+    Mutation(
+        "a stream that ends with OK is there",
+        ("I4",),
+        replaced(health.StreamHealth, "failed", _unless_ok),
+        True,
+    ),
+    Mutation(
+        "a response without messages is a message", ("I4",), replaced(streaming_pull, "_MESSAGES", lambda _: b""), True
     ),
     Mutation("ack before the commit", ("I1",), lambda: _driver(_commits_early), True, hole=7),
     Mutation("a partition is left out", ("I1", "I2", "I3"), lambda: _driver(_skips_the_last_partition)),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,7 +27,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.history import BUFFERED_RESPONSES, SINGLE_BATCH_RUNS
 from tests.simulation.hub import Process
 from tests.simulation.schemas import Schema
-from tests.simulation.service import DEAD_LETTERS, SUBSCRIPTION, TOPIC
+from tests.simulation.service import DEAD_LETTERS, SUBSCRIPTION, TOPIC, Code, SimRpcError
 from tests.simulation.spark import AVAILABLE_NOW, ONCE, PROCESSING_TIME, Application, Query, Sink
 from tests.simulation.store import SimStore
 from tests.simulation.world import Setup, World
@@ -807,6 +808,60 @@ def _report_metrics(world: World, choices: Enumerated) -> None:
     store.close()
 
 
+def _end_streams_at_once(world: World, choices: Enumerated) -> None:
+    """Have each stream end at once without a message. A run may not take that for an empty subscription, or wait."""
+    error = choices.pick((None, SimRpcError(Code.UNAVAILABLE, "no")))
+    world.service.brief = choices.chance(0.5), error
+    query = _query(AVAILABLE_NOW, choices.pick((True, False)))
+    world.publish(1)
+    application = world.start(query)
+    world.wait_for(application, _NO_QUOTA_SECONDS)
+    if application.error is None:
+        world.record.violate("I4", f"{application.name} has not failed, though no stream brings anything")
+    world.service.brief = None
+    _run_until_delivered(world, query)
+    _check(world)
+
+
+def _send_nothing(world: World, choices: Enumerated) -> None:
+    """Send responses without messages. They do not restart the idle time of a run that has read everything."""
+    query = _query(AVAILABLE_NOW, choices.pick((True, False)))
+    world.publish(1)
+    application = world.start(query)
+    world.wait(choices.pick((0.1, 1.0)))
+    for stream in world.service.streams:
+        stream.send_nothing(choices.pick((0.1, 0.5)))
+    world.run_quietly(application, _NO_QUOTA_SECONDS)
+    _run_until_delivered(world, query)
+    _check(world)
+
+
+def _damage_a_part(world: World, choices: Enumerated) -> None:
+    """Kill a run before a commit or before the acks, and damage a block of one of its parts.
+
+    The block begins at one of Arrow's messages. No message is lost without an error.
+    """
+    is_committed = choices.chance(0.5)
+    world.service.quota_until = DAY if is_committed else 0.0
+    query = replace(_query(PROCESSING_TIME, True, messages=1000), buffered=1000)
+    application = world.start(query)
+    world.wait(1.0)
+    _stop(world, application)
+    for _ in range(3):
+        world.publish(1)
+    application = world.start(replace(query, sink_seconds=0.0 if is_committed else _SINK_SECONDS))
+    world.wait(_PULL_SECONDS)
+    application.kill()
+    world.service.quota_until = 0.0
+    path = choices.pick([path for path in sorted(world.store.files) if "/part-" in path])
+    messages = [found.start() for found in re.finditer(b"\xff\xff\xff\xff", world.store.files[path])]
+    world.store.damage(path, choices.pick(messages))
+    world.run_quietly(world.start(query), _NO_QUOTA_SECONDS)
+    for path in list(world.store.files):  # the advice of the error
+        world.store.remove(path)
+    _read_on(world, query)
+
+
 def _run_until_delivered(world: World, query: Query) -> None:
     """Run the query as often as it may need."""
     for _ in range(SINGLE_BATCH_RUNS if query.is_asked_once else 2):
@@ -955,4 +1010,7 @@ SCENARIOS = (
     (_publish_twice, Setup(Settings(ack_deadline=10))),
     (_count_again, Setup(Settings(ack_deadline=10))),
     (_report_metrics, Setup(Settings(ack_deadline=10))),
+    (_end_streams_at_once, Setup(Settings(ack_deadline=10))),
+    (_send_nothing, Setup(Settings(ack_deadline=10))),
+    (_damage_a_part, Setup(Settings(ack_deadline=10))),
 )

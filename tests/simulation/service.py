@@ -30,6 +30,7 @@ TOPIC, DEAD_LETTERS = "projects/shop/topics/orders", "projects/shop/topics/dead-
 SUBSCRIPTION, DEAD_SUBSCRIPTION = "projects/shop/subscriptions/orders", "projects/shop/subscriptions/dead-orders"
 _LATENCIES = (0.001, 0.004, 0.02)  # seconds
 _MAX_SILENT_SECONDS = 40.0  # that a response of a stream is on its way: after more, keepalive has ended the connection
+_BRIEF_SECONDS = 0.3  # of streams that bring no messages
 _SLOW_SECONDS = 0.5  # until a response arrives: the shortest silence that counts, of `once` and after a pull
 _PROPERTIES = b"\x22\x00"  # StreamingPullResponse.subscription_properties, both false
 _PULL_REQUEST = types.StreamingPullRequest.pb()
@@ -120,7 +121,19 @@ class Stream:
         service.broker.join(self._subscription, self._consumer)
         service.streams.append(self)
         self._send(None)
-        self.pump()
+        if service.brief is None:
+            self.pump()
+            return
+        has_response, error = service.brief
+        if has_response:
+            self._send(_PROPERTIES)
+        service.hub.after(_BRIEF_SECONDS, lambda: self.end(error))
+
+    def send_nothing(self, pause: float) -> None:
+        """Send a response without messages after each pause."""
+        if not self.ended:
+            self._send(_PROPERTIES)
+            self._service.hub.after(pause, lambda: self.send_nothing(pause))
 
     def half_close(self) -> None:
         """Send nothing more. The stream ends with OK."""
@@ -208,6 +221,8 @@ class Service:
         self.streams: list[Stream] = []
         self.leased: dict[int, str] = {}  # message ids by lease
         self.down_until = self.silent_until = self.quota_until = 0.0  # virtual time
+        # Streams bring no messages: whether a response without any, and the error of the end, None for OK.
+        self.brief: tuple[bool, SimRpcError | None] | None = None
         self.is_transient = False  # whether the service names each id that has no quota
         self._tick_at = math.inf
         self._dead = 0  # messages in the dead-letter subscription

@@ -19,6 +19,7 @@ from tests.simulation.record import Record
 T = TypeVar("T")
 _PART = re.compile(r"(?:.*/)?([^/]+)/(\d+)/(part-\d+)?")  # stream, batch, and the file if it is not their folder
 _LATENCIES = (0.0005, 0.002, 0.02)  # seconds
+_BLOCK_BYTES = 512  # of a damaged file
 _stores: dict[int, SimStore] = {}
 
 
@@ -105,6 +106,13 @@ class SimStore:
         self.files.pop(path, None)
         self._lost(path)
         self._record.tell("cleaner", "removes %s", path)
+
+    def damage(self, path: str, at: int) -> None:
+        """Write zeros into a file, as a broken disk does."""
+        content = self.files[path]
+        self.files[path] = content[:at] + bytes(min(_BLOCK_BYTES, len(content) - at)) + content[at + _BLOCK_BYTES :]
+        self._lost(path)
+        self._record.tell("disk", "damages %s from byte %s on", path, at)
 
     def remove_one(self, folder: str) -> None:
         """Remove a file of a folder, if there is one."""
