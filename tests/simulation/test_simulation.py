@@ -43,7 +43,7 @@ def test_histories(part):
     print(summary)  # noqa: T201  # how many fitted in
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_all_small_histories():
     """No history of two messages, two batches, one crash and one late attempt breaks an invariant.
 
