@@ -146,7 +146,7 @@ class Record:
         A task must not send messages after their leases, because another task may have been sent them. Attempts of two
         actions have one name, so the lease of the last delivery counts.
         """
-        was_late = self.notes["response late"] or self.notes["response slow"]
+        was_late = self.notes["response late"] or self.notes["response slow"] or self.notes["paused"]
         is_over = by in self._partitions and asked >= self._leased_until.get(by, math.inf)
         if is_over and not was_late and product.staged_ids(content):
             self.violate("I5", f"{by} has staged a part of batch {batch[1]} after the leases of its messages")
