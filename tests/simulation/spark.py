@@ -75,9 +75,9 @@ class Sink:
     are finished, which a process that has ended never does.
     """
 
-    written: dict[int, dict[int, Rows]] = field(default_factory=dict)
     is_idempotent: bool = True
     lag: float = 0.0
+    written: dict[int, dict[int, Rows]] = field(default_factory=dict)
 
 
 @dataclass
