@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 from tests.simulation import runner
 from tests.simulation.chooser import Enumerated, Fixed
@@ -11,11 +12,13 @@ from tests.simulation.history import Outcome, Plan
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.world import Setup, World
 
+Scenario: TypeAlias = tuple[Callable[[World, Enumerated], None], Setup]
 
-def run() -> runner.Summary:
+
+def run(scenarios: Iterable[Scenario] = SCENARIOS) -> runner.Summary:
     """Run all of them, up to the first that breaks an invariant: the first of each scenario, the second of each, ..."""
     summary = runner.Summary()
-    left = [(operate, setup, Enumerated()) for operate, setup in SCENARIOS]
+    left = [(operate, setup, Enumerated()) for operate, setup in scenarios]
     while left:
         for operate, setup, choices in left:
             outcome = _run_one(operate, setup, choices)
