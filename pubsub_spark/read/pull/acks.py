@@ -341,8 +341,6 @@ def _failures(error: Any, ids: pa.Array) -> tuple[list[str], list[str]]:
     except (ValueError, DecodeError):  # the details contradict the status, or cannot be parsed
         return [], []
     known = set(ids.to_pylist()) if reasons else set()  # a quota's ErrorInfo has other keys
-    named = sorted(known.intersection(reasons))  # a map of protobuf has no order
-    kinds: dict[bool, list[str]] = {True: [], False: []}
-    for each in named:
-        kinds[reasons[each].startswith("TRANSIENT_")].append(each)
-    return kinds[False], kinds[True]
+    named = known.intersection(reasons)
+    transient = {each for each in named if reasons[each].startswith("TRANSIENT_")}
+    return sorted(named - transient), sorted(transient)  # a set has no order
